@@ -1,0 +1,80 @@
+"""What computes: the device, and the matrix multiplication that suits this machine best.
+
+PyTorch's CPU builds carry two fp32 matmuls, MKL and oneDNN; which of them is faster, and whether
+oneDNN keeps fp32 accuracy when asked through `set_float32_matmul_precision("medium")`, differs
+between processors (with AMX the switch rounds to bf16). So both are timed and checked here, once
+per process, and everything that follows uses the winner.
+"""
+
+import time
+from typing import NamedTuple
+
+import torch
+
+from utils.config import UserError
+
+CANDIDATES = {"default": "highest", "onednn": "medium"}
+# A switch must gain more than timing noise, or two equal kernels would alternate between runs.
+WORTHWHILE_GAIN = 1.2
+# oneDNN and MKL sum in different orders; bf16 would be off by a factor of thousands.
+ACCURACY_SLACK = 4.0
+
+
+class MatmulMeasurement(NamedTuple):
+    gflops: float
+    error: float  # largest absolute error against float64
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is CUDA where there is one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UserError("There is no CUDA device here: use --device cpu, or auto.")
+    return torch.device("cuda" if available and name in ("cuda", "auto") else "cpu")
+
+
+def choose_matmul(device: torch.device, name: str | None = None) -> str:
+    """Select the fastest fp32-accurate matmul and return its name.
+
+    With a `name` that kernel is selected without measuring: a resumed run must go on with the
+    kernel it was begun with to give the same bits.
+    """
+    if name is None:
+        name = _fastest_accurate() if device.type == "cpu" else "default"
+    if name not in CANDIDATES:
+        raise UserError(f"Unknown matmul {name!r}; there are: {', '.join(CANDIDATES)}.")
+    torch.set_float32_matmul_precision(CANDIDATES[name])
+    return name
+
+
+def measure_matmuls(rows: int = 1000, repeats: int = 8) -> dict[str, MatmulMeasurement]:
+    """Speed and error of each candidate on a layer of the paper's network, interleaved."""
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.rand(rows, 784, generator=random)
+    weights = torch.randn(512, 784, generator=random)
+    exact = inputs.double() @ weights.double().T
+    seconds = dict.fromkeys(CANDIDATES, float("inf"))
+    errors = {}
+    before = torch.get_float32_matmul_precision()
+    for _ in range(repeats):
+        for name, precision in CANDIDATES.items():
+            torch.set_float32_matmul_precision(precision)
+            start = time.perf_counter()
+            product = inputs @ weights.T
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            errors[name] = (product - exact).abs().max().item()
+    torch.set_float32_matmul_precision(before)
+    operations = 2 * inputs.numel() * len(weights)
+    return {n: MatmulMeasurement(operations / seconds[n] / 1e9, errors[n]) for n in CANDIDATES}
+
+
+def _fastest_accurate() -> str:
+    measured = measure_matmuls()
+    default = measured["default"]
+    accurate = [
+        name for name, m in measured.items()
+        if m.error <= ACCURACY_SLACK * default.error
+    ]  # fmt: skip
+    fastest = max(accurate, key=lambda name: measured[name].gflops)
+    gained = measured[fastest].gflops > WORTHWHILE_GAIN * default.gflops
+    return fastest if gained else "default"

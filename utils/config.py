@@ -1,0 +1,262 @@
+"""A script's settings: dataclass defaults, then a YAML file, then the command line.
+
+Every script declares a frozen dataclass that extends `Config`; its fields, made with `option`,
+are at once the YAML keys and the command-line flags. Whatever a user gets wrong here is a
+`UserError`: one sentence that names the key, where it came from and what is allowed.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import itertools
+import math
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
+
+
+class UserError(Exception):
+    """Something the user can put right; shown as one sentence, without a traceback."""
+
+
+def option(default, help, *, unit=None, choices=None, minimum=None, above=None, changeable=False):
+    """A config field. `changeable` marks what may differ when a run is resumed."""
+    metadata = {
+        "help": help, "unit": unit, "choices": choices,
+        "minimum": minimum, "above": above, "changeable": changeable,
+    }  # fmt: skip
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The fields that every script has."""
+
+    config_name: str = option("paper", "named settings: configs/<script>/NAME.yaml")
+    config: str | None = option(None, "settings from this YAML file instead of --config_name")
+    dataset: str = option("MNIST", "data set: MNIST, FashionMNIST or KMNIST")
+    seed: int = option(0, "seed of every random stream of the run", minimum=0)
+    run_name: str = option("", "suffix of the run's directory, to keep several runs apart")
+    run_batch_name: str = option("default", "batch of the run: runs/<batch>/, wandb's group")
+    out_dir: str = option("runs", "where run directories are made", changeable=True)
+    data_dir: str = option("data", "where data sets are kept", changeable=True)
+    device: str = option(
+        "auto", "where to compute", choices=("auto", "cpu", "cuda"), changeable=True
+    )
+    wandb: str = option(
+        "auto",
+        "wandb logging; auto: online if logged in, else offline in the run's directory",
+        choices=("auto", "online", "offline", "disabled"),
+        changeable=True,
+    )
+    resume: bool = option(False, "go on with this run if it was begun before", changeable=True)
+    overwrite: bool = option(False, "delete what this run left before and start", changeable=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(Config):
+    """What scripts that train or sample networks have besides."""
+
+    hidden_sizes: list[int] = option([512], "units of each hidden layer", minimum=1)
+    activation: str = option("relu", "of the hidden layers", choices=("relu", "tanh"))
+    num_train: int | None = option(None, "use only the first so many training images", minimum=1)
+
+
+def changed_fields(config, recorded: dict) -> list[str]:
+    """Names of the fields that decide a run's result and differ from those recorded for it."""
+    current = dataclasses.asdict(config)
+    fixed = [f.name for f in dataclasses.fields(config) if not f.metadata["changeable"]]
+    return [name for name in fixed if name != "config" and recorded.get(name) != current[name]]
+
+
+def load_configs(config_class, script: str, arguments: list[str], description: str = "") -> list:
+    """The configs one call asks for: a single one, or one for each point of the YAML's `sweep`."""
+    given = _read_command_line(config_class, script, arguments, description)
+    settings, sweep, source = _read_yaml(config_class, script, given)
+    command_line = {k: _convert(config_class, k, v, f"--{k}") for k, v in given.items()}
+    sweep = {key: values for key, values in sweep.items() if key not in command_line}
+    configs = []
+    for point in itertools.product(*sweep.values()):
+        chosen = dict(zip(sweep, point, strict=True))
+        merged = settings | chosen | command_line
+        if chosen:
+            label = ",".join(f"{key}={value}" for key, value in chosen.items())
+            merged["run_name"] = "-".join(filter(None, [merged.get("run_name", ""), label]))
+        configs.append(_build(config_class, merged, source))
+    return configs
+
+
+def _build(config_class, values: dict, source: str):
+    if values.get("config"):
+        values = values | {"config_name": Path(values["config"]).stem}
+    config = config_class(**values)
+    if config.resume and config.overwrite:
+        raise UserError("--resume and --overwrite exclude each other: give one of them.")
+    for name in ("run_name", "run_batch_name"):
+        if "/" in getattr(config, name) or getattr(config, name).startswith("."):
+            raise UserError(f"{name} is part of a path: no '/' and no leading '.' in it, please.")
+    if not config.run_batch_name:
+        raise UserError("run_batch_name must not be empty; leave it out for 'default'.")
+    return config
+
+
+def _read_yaml(config_class, script: str, given: dict) -> tuple[dict, dict, str]:
+    """Settings and sweep axes of the YAML file that the command line (or the default) names."""
+    path = _yaml_path(config_class, script, given)
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the config {path}: {error}.") from None
+    except yaml.YAMLError as error:
+        where = str(error).replace("\n", " ")
+        raise UserError(f"{path} is not valid YAML: {where}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold 'key: value' lines.")
+    sweep = content.pop("sweep", None) or {}
+    if not isinstance(sweep, dict):
+        raise UserError(f"'sweep' in {path} must hold lines 'key: [value, value]'.")
+    source = str(path)
+    settings = {k: _convert(config_class, k, v, f"{k} in {source}") for k, v in content.items()}
+    axes = {}
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"sweep.{key} in {source} must be a list of values, got {values!r}.")
+        axes[key] = [_convert(config_class, key, v, f"sweep.{key} in {source}") for v in values]
+    return settings, axes, source
+
+
+def _yaml_path(config_class, script: str, given: dict) -> Path:
+    if "config" in given:
+        if "config_name" in given:
+            raise UserError("--config and --config_name exclude each other: give one of them.")
+        return Path(given["config"])
+    default = next(f.default for f in dataclasses.fields(config_class) if f.name == "config_name")
+    name = given.get("config_name", default)
+    path = CONFIG_ROOT / script / f"{name}.yaml"
+    if not path.is_file():
+        there = ", ".join(config_names(script)) or "none"
+        raise UserError(f"There is no config {name!r} for {script}; there are: {there}.")
+    return path
+
+
+def config_names(script: str) -> list[str]:
+    """The named configs of a script."""
+    return sorted(path.stem for path in (CONFIG_ROOT / script).glob("*.yaml"))
+
+
+def _convert(config_class, key: str, value, source: str):
+    """`value` as the type of field `key`, within its limits, or a `UserError` naming `source`."""
+    fields = {f.name: f for f in dataclasses.fields(config_class)}
+    if key not in fields:
+        raise UserError(_unknown_key(key, source, list(fields)))
+    field = fields[key]
+    value = _to_type(value, field.type, source)
+    for number in value if isinstance(value, list) else [value]:
+        _check_limits(number, field.metadata, source)
+    return value
+
+
+def _unknown_key(key: str, source: str, names: list[str]) -> str:
+    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0)
+    return f"Unknown setting {source}; the nearest there is: {nearest[0]}."
+
+
+def _check_limits(value, limits: dict, source: str) -> None:
+    if limits["choices"] and value not in limits["choices"]:
+        raise UserError(f"{source} must be one of {', '.join(limits['choices'])}, got {value!r}.")
+    if value is None or isinstance(value, (str, bool)):
+        return
+    if limits["minimum"] is not None and not value >= limits["minimum"]:
+        raise UserError(f"{source} must be at least {limits['minimum']}, got {value}.")
+    if limits["above"] is not None and not value > limits["above"]:
+        raise UserError(f"{source} must be greater than {limits['above']}, got {value}.")
+
+
+def _to_type(value, kind, source: str):
+    """`value`, from YAML or as a command-line string, as `kind`."""
+    arguments = typing.get_args(kind)
+    if type(None) in arguments:
+        if value is None or value == "none":
+            return None
+        kind = next(a for a in arguments if a is not type(None))
+    if typing.get_origin(kind) is list:
+        if not isinstance(value, list):
+            raise UserError(f"{source} must be a list, got {value!r}.")
+        return [_to_type(item, typing.get_args(kind)[0], source) for item in value]
+    wrong = UserError(f"{source} must be {_TYPE_NAMES[kind]}, got {value!r}.")
+    if kind is bool or isinstance(value, bool):
+        if kind is bool and isinstance(value, bool):
+            return value
+        raise wrong
+    if kind is str:
+        if isinstance(value, (str, int, float)):
+            return str(value)
+        raise wrong
+    try:
+        number = float(value)
+        if not math.isfinite(number) or (kind is int and number != int(number)):
+            raise wrong
+        return int(value) if kind is int and isinstance(value, str) else kind(number)
+    except (TypeError, ValueError):
+        raise wrong from None
+
+
+_TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"{message[0].upper()}{message[1:]}; see --help.")
+
+
+def _read_command_line(config_class, script: str, arguments: list[str], description: str) -> dict:
+    """The flags that were given, as {field: text, bool or list of texts}."""
+    parser = _Parser(
+        prog=f"{script}.py",
+        description=f"{description}\nnamed configs: {', '.join(config_names(script)) or 'none'}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    groups = {
+        True: parser.add_argument_group("settings of every script"),
+        False: parser.add_argument_group(f"settings of {script}"),
+    }
+    shared = {f.name for f in dataclasses.fields(Config)}
+    for field in dataclasses.fields(config_class):
+        _add_flag(groups[field.name in shared], field)
+    known, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        if not flag.startswith("-"):
+            raise UserError(f"Unexpected argument {flag!r}; settings are given as --name value.")
+        names = [f"--{f.name}" for f in dataclasses.fields(config_class)]
+        raise UserError(_unknown_key(flag, flag, names))
+    return vars(known)
+
+
+def _add_flag(group, field) -> None:
+    default = field.default
+    if default is dataclasses.MISSING:
+        default = " ".join(str(item) for item in field.default_factory())
+    unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
+    text = f"{field.metadata['help']}{unit} (default: {default})".replace("%", "%%")
+    flag = f"--{field.name}"
+    if field.type is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+    elif typing.get_origin(field.type) is list:
+        group.add_argument(flag, nargs="+", metavar="N", help=text)
+    else:
+        choices = field.metadata["choices"]
+        group.add_argument(flag, metavar="|".join(choices) if choices else "VALUE", help=text)

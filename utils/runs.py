@@ -1,0 +1,404 @@
+"""A run's directory: what was asked, what was measured, what came out, and how to go on.
+
+`open_run` makes `<out_dir>/<batch>/<kind>-<dataset>-<config_name>[-<run_name>]/` with
+
+    config.yaml      the resolved config
+    meta.json        command, commit, versions, machine, seconds: where the numbers come from
+    metrics.jsonl    one JSON record per measurement
+    checkpoint.npz   while unfinished: everything needed to go on
+    summary.json     the final numbers
+    DONE             when finished
+
+and logs the same records to wandb. Every file but metrics.jsonl is written whole or not at all;
+metrics.jsonl is cut back to the checkpoint on resume, so that no record is there twice.
+"""
+
+import dataclasses
+import errno
+import fcntl
+import json
+import math
+import os
+import platform
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from tqdm import tqdm
+
+from utils import compute, wandb_log
+from utils.config import UserError, changed_fields, load_configs
+from utils.mlp import Network
+
+PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Stopped(Exception):
+    """The user asked the run to stop, and it has saved what it needs to go on."""
+
+
+# ---- starting and ending a script
+
+
+def run_script(main: Callable, config_class, script_file: str, description: str) -> None:
+    """Call `main` with every config that the command line asks for; report errors in a sentence."""
+    script = Path(script_file).stem
+    try:
+        for config in load_configs(config_class, script, sys.argv[1:], description):
+            main(config)
+    except (UserError, OSError) as error:
+        print(f"{script}: {explain(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (Stopped, KeyboardInterrupt):
+        print(f"\nStopped. Go on with: {resume_command()}", file=sys.stderr)
+        sys.exit(130)
+
+
+def explain(error: Exception) -> str:
+    """The error in a sentence; an OSError that no user could cause or mend is raised again."""
+    if isinstance(error, UserError):
+        return str(error)
+    if error.errno in OUT_OF_SPACE:
+        return (
+            "The disk is full. What was saved is safe: "
+            f"free some space and go on with: {resume_command()}"
+        )
+    if isinstance(error, (PermissionError, FileExistsError, NotADirectoryError)):
+        return f"Cannot write to {error.filename}: {error.strerror}. Give another --out_dir."
+    raise error
+
+
+def resume_command() -> str:
+    arguments = [a for a in sys.argv if a not in ("--overwrite", "--resume")]
+    return shlex.join(["python", *arguments, "--resume"])
+
+
+# ---- the run
+
+
+def run_directory(config, kind: str) -> Path:
+    parts = [kind, config.dataset, config.config_name, config.run_name]
+    return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
+
+
+def open_run(config, kind: str, device: torch.device) -> "Run":
+    """Begin the run, or with `config.resume` go on with it; refuse to touch what is there else."""
+    directory = run_directory(config, kind)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = _lock(directory)
+    if config.overwrite:
+        _clear(directory)
+    begun = (directory / "config.yaml").exists()
+    if begun:
+        _check_reusable(config, directory)
+    else:
+        content = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+        write_atomically(directory / "config.yaml", lambda f: f.write(content.encode()))
+    return Run(config, kind, directory, lock, device)
+
+
+def _check_reusable(config, directory: Path) -> None:
+    finished = (directory / "DONE").exists()
+    if not config.resume:
+        ways = "--overwrite to replace it" if finished else "--resume to go on with it"
+        raise UserError(
+            f"{directory} holds a {'finished' if finished else 'begun'} run: "
+            f"give {ways}, or another --run_name{'' if finished else ', or --overwrite'}."
+        )
+    recorded = yaml.safe_load((directory / "config.yaml").read_text())
+    changed = changed_fields(config, recorded)
+    if changed:
+        was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
+        raise UserError(
+            f"{directory} was begun with another config ({was}): "
+            "resume with the same one, or give another --run_name."
+        )
+
+
+def _lock(directory: Path):
+    """Hold the directory for this process; the kernel lets go of it however the process ends."""
+    lock = open(directory / ".lock", "w")  # noqa: SIM115 (held open as long as the run lives)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(
+            f"Another process is working in {directory}: wait for it, or give another --run_name."
+        ) from None
+    return lock
+
+
+def _clear(directory: Path) -> None:
+    entries = [path for path in directory.iterdir() if path.name != ".lock"]
+    if entries and not (directory / "config.yaml").exists():
+        raise UserError(f"{directory} was not made by a run and is not overwritten: move it away.")
+    # config.yaml goes last: without it a half-cleared directory would be no run's any more.
+    for path in sorted(entries, key=lambda path: path.name == "config.yaml"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class Run:
+    """An open run directory. `finished` tells that there is nothing left to do."""
+
+    def __init__(self, config, kind: str, directory: Path, lock, device: torch.device):
+        self.config, self.kind, self.directory, self._lock = config, kind, directory, lock
+        self.device = device
+        self.finished = (directory / "DONE").exists()
+        if self.finished:
+            print(f"{directory} is finished already; nothing to do.")
+            return
+        self._previous = self._read_json("meta.json")
+        self.meta = self._previous | _provenance() | {
+            "device": str(device),
+            "matmul": compute.choose_matmul(device, self._previous.get("matmul")),
+        }  # fmt: skip
+        self.meta.setdefault("wandb_id", os.urandom(6).hex())
+        self._started = time.monotonic()
+        self._write_meta()
+        self._metrics = open(directory / "metrics.jsonl", "a+b")  # noqa: SIM115 (as the lock)
+        self._wandb = wandb_log.start(config, kind, directory, self.meta["wandb_id"])
+        self.stop_requested = False
+
+    # -- records and results
+
+    def log(self, **record) -> None:
+        """Append a record; its first entry (epoch, iteration, …) is the axis it is drawn over."""
+        self._metrics.write(json.dumps(jsonable(record)).encode() + b"\n")
+        self._metrics.flush()
+        self._wandb.log(record)
+
+    def path(self, name: str) -> Path:
+        return self.directory / name
+
+    def save_json(self, name: str, content) -> None:
+        save_json(self.path(name), content)
+
+    def save_array(self, name: str, array) -> None:
+        write_atomically(self.path(name), lambda f: np.save(f, as_numpy(array)))
+
+    def save_arrays(self, name: str, **arrays) -> None:
+        save_arrays(self.path(name), **arrays)
+
+    def save_network(self, network: Network) -> None:
+        save_json(self.path("network.json"), dataclasses.asdict(network))
+
+    def save_figure(self, name: str, figure) -> None:
+        for suffix in ("png", "pdf"):
+            path = self.path(f"{name}.{suffix}")
+            write_atomically(path, lambda f, s=suffix: figure.savefig(f, format=s))
+        self._wandb.log_image(name, self.path(f"{name}.png"))
+
+    def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
+        self._wandb.log_table(name, columns, rows)
+
+    # -- checkpoints
+
+    def save_checkpoint(self, counters: dict, **arrays) -> None:
+        """Everything needed to go on: named arrays, and numbers or texts in `counters`.
+
+        This is where a run ends that was asked to stop.
+        """
+        os.fsync(self._metrics.fileno())
+        header = json.dumps({"counters": counters, "metrics_bytes": self._metrics.tell()})
+        encoded = np.frombuffer(header.encode(), dtype=np.uint8)
+        save_arrays(self.path("checkpoint.npz"), header=encoded, **arrays)
+        self._write_meta()
+        if self.stop_requested:
+            raise Stopped
+
+    def load_checkpoint(self, **shapes: tuple) -> tuple[dict, dict] | None:
+        """(counters, arrays) of the last checkpoint, or None; `shapes` is what must be in it.
+
+        Records written after that checkpoint are dropped, for they will be written again.
+        """
+        path = self.path("checkpoint.npz")
+        if not path.exists():
+            self._metrics.truncate(0)
+            return None
+        try:
+            with np.load(path) as archive:
+                arrays = {n: torch.from_numpy(archive[n]).to(self.device) for n in archive.files}
+            header = json.loads(bytes(arrays.pop("header").tolist()))
+        except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(
+                f"The checkpoint {path} is damaged ({error}): start again with --overwrite."
+            ) from None
+        for name, shape in shapes.items():
+            there = tuple(arrays[name].shape) if name in arrays else None
+            if there != tuple(shape):
+                raise UserError(
+                    f"{path} is a checkpoint of another network: {name} has the shape {there}, "
+                    f"this config needs {tuple(shape)}. Give another --run_name, or --overwrite."
+                )
+        self._metrics.truncate(header["metrics_bytes"])
+        print(f"Resuming {self.directory} from {header['counters']}")
+        return header["counters"], arrays
+
+    # -- stopping and finishing
+
+    @contextmanager
+    def graceful_stop(self):
+        """Within it, Ctrl-C or SIGTERM sets `stop_requested`; a second one stops at once."""
+
+        def request(signum, frame):
+            if self.stop_requested:
+                raise KeyboardInterrupt
+            self.stop_requested = True
+            print("\nStopping after the current step; again to stop at once.", file=sys.stderr)
+
+        before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def finish(self, summary: dict) -> None:
+        """Write the final numbers and mark the run as finished."""
+        self.save_json("summary.json", summary)
+        self._write_meta()
+        self._wandb.finish(summary)
+        write_atomically(self.path("DONE"), lambda f: None)
+        self.path("checkpoint.npz").unlink(missing_ok=True)
+        self._metrics.close()
+        self._lock.close()
+        self.finished = True
+
+    def _write_meta(self) -> None:
+        elapsed = self._previous.get("seconds", 0) + time.monotonic() - self._started
+        self.meta["seconds"] = round(elapsed, 1)
+        self.meta["peak_memory"] = peak_memory()
+        self.save_json("meta.json", self.meta)
+
+    def _read_json(self, name: str) -> dict:
+        path = self.path(name)
+        return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _provenance() -> dict:
+    repository = Path(__file__).resolve().parent.parent
+
+    def git(*arguments):
+        try:
+            done = subprocess.run(
+                ["git", "-C", repository, *arguments], capture_output=True, text=True, check=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return done.stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_uncommitted_changes": None if changes is None else bool(changes),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "host": platform.node(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+# ---- files
+
+
+def write_atomically(path: Path, write: Callable) -> None:
+    """Let `write(file)` fill a file that appears at `path` whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_json(path: Path, content) -> None:
+    text = json.dumps(jsonable(content), indent=2) + "\n"
+    write_atomically(path, lambda f: f.write(text.encode()))
+
+
+def save_arrays(path: Path, **arrays) -> None:
+    write_atomically(path, lambda f: np.savez(f, **{k: as_numpy(v) for k, v in arrays.items()}))
+
+
+def as_numpy(array) -> np.ndarray:
+    return array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)
+
+
+def jsonable(value):
+    """`value` in plain Python types; JSON has no NaN and no infinity, so these become null."""
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return jsonable(value.tolist())
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+# ---- telling the user
+
+
+def progress_bar(total: int, description: str, initial: int = 0, unit: str = "epoch") -> tqdm:
+    """A bar with the time left; in a log file a line every half minute."""
+    interactive = sys.stderr.isatty()
+    return tqdm(
+        total=total, initial=initial, desc=description, unit=unit,
+        dynamic_ncols=interactive, mininterval=0.2 if interactive else 30,
+    )  # fmt: skip
+
+
+def announce(directory: Path, seconds: float, more_memory: float, disk_bytes: float) -> None:
+    """Say what the work ahead will take; refuse to begin what the disk cannot hold.
+
+    `more_memory` is in bytes and comes on top of what the process has needed so far.
+    """
+    free = shutil.disk_usage(directory).free
+    memory = peak_memory() + more_memory
+    print(
+        f"Estimate: {duration(seconds)}, {memory / 1e9:.1f} GB of memory, "
+        f"{disk_bytes / 1e6:.0f} MB of disk in {directory}"
+    )
+    if disk_bytes > free:
+        raise UserError(
+            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
+            f"free at {directory}: free some, or give another --out_dir."
+        )
+
+
+def peak_memory() -> int:
+    """The most memory this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: '40 s', '3 min 20 s', '2 h 5 min'."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
