@@ -76,6 +76,7 @@ def test_resume_goes_on_from_the_checkpoint_and_drops_later_records(config):
     run.log(epoch=2)
     assert records(run) == [{"epoch": 1}, {"epoch": 2}]
     run.finish({})
+    assert len(json.loads(run.path("meta.json").read_text())["sessions"]) == 2
 
 
 def test_resume_before_the_first_checkpoint_starts_with_empty_records(config):
