@@ -69,7 +69,8 @@ def main(config: EnsembleConfig) -> None:
 def resume_or_start(run: Run, network: Network, settings: TrainingSettings) -> TrainingState:
     config = run.config
     shape = (config.num_members, network.num_weights)
-    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    moments = {"momentum": shape} | ({"second_moment": shape} if config.optimizer == "Adam" else {})
+    saved = run.load_checkpoint(weights=shape, **moments)
     if saved:
         counters, tensors = saved
         return TrainingState(**tensors, epoch=counters["epoch"])

@@ -76,6 +76,7 @@ def run_step(step: Step, options: argparse.Namespace) -> bool:
     print(f"\n[{position}] {step.script}, config {step.configs[options.preset]}", flush=True)
     code = wait_for(subprocess.Popen(command))
     if code == STOPPED_BY_USER:
+        print("\nStopped. Run the same command again to go on.", file=sys.stderr)
         sys.exit(STOPPED_BY_USER)
     return code == 0
 
@@ -83,11 +84,13 @@ def run_step(step: Step, options: argparse.Namespace) -> bool:
 def wait_for(process: subprocess.Popen) -> int:
     """Its exit code. Ctrl-C reaches the script as well, which saves its work and then ends."""
     signal.signal(signal.SIGTERM, lambda signum, frame: process.terminate())
+    stopped = False
     while True:
         try:
-            return process.wait()
+            code = process.wait()
+            return STOPPED_BY_USER if stopped else code
         except KeyboardInterrupt:
-            continue
+            stopped = True
 
 
 def read_summary(step: Step, options: argparse.Namespace) -> dict:

@@ -59,3 +59,23 @@ def test_every_step_has_a_config_for_every_preset():
         assert (REPOSITORY / f"{step.script}.py").exists()
         for preset in reproduce.PRESETS:
             assert (REPOSITORY / "configs" / step.script / f"{step.configs[preset]}.yaml").exists()
+
+
+def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
+    called, monkeypatch, capsys
+):
+    calls, _ = called
+    answers = iter([KeyboardInterrupt, 1])
+
+    def wait(process):
+        answer = next(answers)
+        if answer is KeyboardInterrupt:
+            raise answer
+        return answer
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(SystemExit) as ended:
+        reproduce.main()
+    assert ended.value.code == 130
+    assert len(calls) == 1
+    assert "Run the same command again to go on" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.test_mlp import torch_network
+from utils.config import UserError
 from utils.mlp import Network, initial_weights
 from utils.seeding import generator
 from utils.training import TrainingSettings, data_order, start_training, train
@@ -140,3 +141,35 @@ def test_an_error_in_a_worker_is_raised():
     state = start_training(starts(), SETTINGS["SGD"])
     with pytest.raises(IndexError):
         train(NETWORK, state, images, labels[:5], SETTINGS["SGD"], seed=7, num_epochs=1)
+
+
+def test_orders_are_permutations_that_differ_between_members_and_epochs():
+    orders = [data_order(50, 7, member, epoch).tolist() for member in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_divergence_is_said():
+    images, labels = points()
+    settings = TrainingSettings("SGD", 1e30, BATCH_SIZE)
+    with pytest.raises(UserError, match="Training diverged in epoch 1"):
+        train(
+            NETWORK,
+            start_training(starts(), settings),
+            images,
+            labels,
+            settings,
+            seed=7,
+            num_epochs=2,
+        )
+
+
+def test_a_batch_larger_than_the_data_is_all_of_it():
+    images, labels = points(20)
+    weights = []
+    for batch_size in (20, 10**9):
+        settings = TrainingSettings("SGD", 0.05, batch_size)
+        state = start_training(starts(), settings)
+        state, _ = train(NETWORK, state, images, labels, settings, seed=7, num_epochs=2)
+        weights.append(state.weights)
+    assert torch.equal(*weights)

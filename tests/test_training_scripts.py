@@ -120,7 +120,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_scrip
         (["--lerning_rate", "1"], "the nearest there is: --learning_rate"),
         (["--num_epochs", "-3"], "--num_epochs must be at least 1, got -3"),
         (["--dataset", "MNISTT"], "Unknown data set 'MNISTT'"),
-        (["--out_dir", "pyproject.toml/runs"], "Cannot write to pyproject.toml"),
+        (["--out_dir", "pyproject.toml/runs"], "Cannot use pyproject.toml"),
         (["--num_train", "60001"], "num_train is 60001, but MNIST has 60000"),
     ],
 )
