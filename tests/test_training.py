@@ -30,9 +30,9 @@ def starts(count=3):
     return torch.stack([initial_weights(NETWORK, generator(0, "start", k)) for k in range(count)])
 
 
-def train_with_torch(weights, settings, stream, num_epochs, images, labels):
+def train_with_torch(network, weights, settings, stream, num_epochs, images, labels, seed=7):
     """The usual loop, in float64: torch.nn, autograd, torch.optim."""
-    model = torch_network(NETWORK, weights)
+    model = torch_network(network, weights)
     if settings.optimizer == "SGD":
         optimizer = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
     else:
@@ -40,7 +40,7 @@ def train_with_torch(weights, settings, stream, num_epochs, images, labels):
     losses = []
     for epoch in range(num_epochs):
         total = 0.0
-        for batch in data_order(len(images), 7, stream, epoch).split(settings.batch_size):
+        for batch in data_order(len(images), seed, stream, epoch).split(settings.batch_size):
             nll = F.cross_entropy(model(images[batch].double()), labels[batch])
             squares = sum(p.square().sum() for p in model.parameters())
             prior = 0.5 * settings.prior_precision * squares / len(images)
@@ -59,7 +59,9 @@ def test_stack_equals_torch_optim_after_a_hundred_steps(name):
     state = start_training(starts(), SETTINGS[name])
     state, losses = train(NETWORK, state, images, labels, SETTINGS[name], seed=7, num_epochs=5)
     for k, start in enumerate(starts()):
-        weights, expected_losses = train_with_torch(start, SETTINGS[name], k, 5, images, labels)
+        weights, expected_losses = train_with_torch(
+            NETWORK, start, SETTINGS[name], k, 5, images, labels
+        )
         torch.testing.assert_close(state.weights[k].double(), weights, atol=1e-5, rtol=0)
         assert losses[:, k].tolist() == pytest.approx(expected_losses, abs=1e-5)
 
