@@ -157,7 +157,7 @@ STAGE_STYLES = {
 STAGE_NAMES = {
     "initial": "at initialisation",
     "trained": "after training",
-    "undone": "after training, planted\npermutation undone",
+    "undone": "after training, planted permutation undone",
 }
 
 
@@ -168,28 +168,35 @@ def transpositions(source: Path) -> Figure:
     Lines are means over runs, bands one standard deviation to either side.
     """
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
-    figure, (axes,) = panels(1, 3, height=3.2)
-    measures = (
-        ("NoT found by rebasin", lambda record: sum(record["found"])),
-        ("weight distance of the two nets", lambda record: record["distance"]["total"]),
-        ("test loss barrier at λ = ½ [nats]", lambda record: record["test_loss_barrier"]),
-    )
-    for axis, (label, measure) in zip(axes, measures, strict=True):
-        for stage, style in STAGE_STYLES.items():
-            planted, mean, deviation = _by_planted(records, stage, measure)
-            axis.plot(planted, mean, label=STAGE_NAMES[stage], markersize=3, linewidth=1, **style)
-            axis.fill_between(
-                planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
-            )
-        axis.set(xlabel="NoT at initialisation", ylabel=label)
-        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes[1].legend(loc="lower right")
+    figure, (axes,) = panels(1, 3, height=3.3)
+    _stage_lines(axes[0], records, lambda record: sum(record["found"]))
+    _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
+    _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
+    planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
+    axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
     most = max(sum(record["planted"]) for record in records)
     axes[0].plot([0, most], [0, most], color=GREEN, linewidth=0.8, label="unchanged: y = x")
     _random_baseline(axes[0], records[0]["hidden_sizes"])
-    known = axes[0].lines[-2:]
-    axes[0].legend(handles=known, loc="upper left", bbox_to_anchor=(0, 0.95))
+    labels = (
+        "NoT found by rebasin",
+        "weight distance of the two networks",
+        "test loss barrier at λ = ½ [nats]",
+    )
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set(xlabel="NoT at initialisation", ylabel=label)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    known = [*axes[0].lines, axes[2].lines[-1]]
+    figure.legend(handles=known, loc="outside lower center", ncols=3)
     return figure
+
+
+def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
+    for stage, style in STAGE_STYLES.items():
+        planted, mean, deviation = _by_planted(records, stage, measure)
+        axis.plot(planted, mean, label=STAGE_NAMES[stage], markersize=3, linewidth=1, **style)
+        axis.fill_between(
+            planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
+        )
 
 
 def _by_planted(records: list[dict], stage: str, measure) -> tuple[np.ndarray, ...]:
