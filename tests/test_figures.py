@@ -119,3 +119,15 @@ def test_transpositions(records):
     edges = moves.collections[1].get_paths()[0].vertices  # the band of "after training"
     at_15 = edges[edges[:, 0] == 15, 1]
     assert (at_15.min(), at_15.max()) == (14, 16)
+
+
+def test_recovery(tmp_path):
+    path = tmp_path / "results.json"
+    curves = {"activation": [1, 0.5, 0], "weight": [1, 1, 0.25], "cosine": [1, 1, 0.5]}
+    recovered = {"1 hidden layer": curves, "3 hidden layers": curves}
+    path.write_text(json.dumps({"recovery": {"noise": [0, 1, 2], "recovered": recovered}}))
+    figure = figures.recovery(path)
+    assert_readable(figure)
+    for axis in figure.axes:
+        assert line_of(axis, "by activation").tolist() == [100, 50, 0]
+        assert line_of(axis, "by weight").tolist() == [100, 100, 25]

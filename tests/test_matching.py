@@ -215,13 +215,14 @@ def test_the_end_of_the_descent_cannot_be_bettered_by_a_swap():
 
 
 def test_restarts_can_only_help():
-    reference, other = (initial_weights(DEEP, random(k)) for k in (0, 1))
-
-    def objective(restarts):
+    def objective(seed, restarts):
+        reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
         matcher = WeightMatcher(DEEP, reference, restarts=restarts)
         return (reference @ rebase(DEEP, other, matcher).weights).item()
 
-    assert objective(8) > objective(0)
+    gains = [objective(seed, 8) - objective(seed, 0) for seed in (0, 2, 4)]
+    assert min(gains) >= 0
+    assert max(gains) > 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -208,3 +208,27 @@ def _by_planted(records: list[dict], stage: str, measure) -> tuple[np.ndarray, .
     planted = sorted(values)
     mean = np.array([np.mean(values[number]) for number in planted])
     return np.array(planted), mean, np.array([np.std(values[number]) for number in planted])
+
+
+# ---- what rebasin stands: benchmarks/results.json
+
+
+@styled
+def recovery(source: Path) -> Figure:
+    """Share of units put back to their places, against noise on the weights, by each method."""
+    results = json.loads(Path(source).read_text())["recovery"]
+    figure, (axes,) = panels(1, len(results["recovered"]), height=3)
+    looks = {"activation": ALIGNMENT_STYLES[1], "weight": ALIGNMENT_STYLES[2]}
+    looks["cosine"] = {"color": PURPLE, "linestyle": ":", "marker": "v"}
+    for axis, (network, curves) in zip(axes, results["recovered"].items(), strict=True):
+        for method, shares in curves.items():
+            percent = 100 * np.array(shares)
+            axis.plot(
+                results["noise"], percent, label=f"by {method}", markersize=3, **looks[method]
+            )
+        axis.set_xscale("symlog", linthresh=0.1)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(xlabel="noise on the weights [their own σ]", ylabel="units recovered [%]")
+        axis.set_title(network)
+    axes[0].legend()
+    return figure

@@ -171,24 +171,32 @@ class WeightMatcher:
 
     Given the permutations of its neighbours, a layer's is an assignment problem. With one hidden
     layer that is all; with several, layers take turns in random order until none of them gains
-    anything, from the identity and from `restarts` random permutations, and the best end counts.
+    anything. That is a local optimum, so the best of several ends counts: from the identity, from
+    the matching by cosines, and from `restarts` random permutations.
     """
 
-    def __init__(self, network: Network, reference: Tensor, restarts: int = 4, seed: int = 0):
-        self.network, self.seed = network, seed
-        self.restarts = restarts if len(hidden_sizes(network)) > 1 else 0
-        self._reference = network.layers(reference.double())
+    def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
+        self.network, self.reference = network, reference
+        self.restarts, self.seed = restarts, seed
+        self._layers = network.layers(reference.double())
 
     def __call__(self, weights: Tensor) -> Matching:
         ends = []
-        for start in range(1 + self.restarts):
-            random = generator(self.seed, "weight_matching", start)
-            sizes = hidden_sizes(self.network)
-            shuffled = [torch.randperm(size, generator=random) for size in sizes]
-            permutation = shuffled if start else identity(self.network)
-            *_, end = self.descend(weights, permutation, random)
+        for number, start in enumerate(self._starts(weights)):
+            random = generator(self.seed, "weight_matching_order", number)
+            *_, end = self.descend(weights, start, random)
             ends.append(end)
         return Matching(max(ends, key=lambda end: end.objective).permutation)
+
+    def _starts(self, weights: Tensor) -> Iterator[Permutation]:
+        yield identity(self.network)
+        sizes = hidden_sizes(self.network)
+        if len(sizes) == 1:
+            return  # every start leads to the one best assignment
+        yield CosineMatcher(self.network, self.reference)(weights).permutation
+        for number in range(self.restarts):
+            random = generator(self.seed, "weight_matching_start", number)
+            yield [torch.randperm(size, generator=random) for size in sizes]
 
     def descend(
         self, weights: Tensor, start: Permutation, random: torch.Generator
@@ -213,7 +221,7 @@ class WeightMatcher:
 
     def _objective(self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation) -> float:
         total, below = 0.0, slice(None)
-        moved = zip(self._reference, layers, [*permutation, slice(None)], strict=True)
+        moved = zip(self._layers, layers, [*permutation, slice(None)], strict=True)
         for (reference, reference_bias), (weight, bias), perm in moved:
             total += (reference * weight[perm][:, below]).sum() + reference_bias @ bias[perm]
             below = perm
@@ -226,7 +234,7 @@ class WeightMatcher:
         below = permutation[layer - 1] if layer else slice(None)
         above = permutation[layer + 1] if layer + 1 < len(permutation) else slice(None)
         (incoming, bias), (outgoing, _) = layers[layer : layer + 2]
-        (ref_incoming, ref_bias), (ref_outgoing, _) = self._reference[layer : layer + 2]
+        (ref_incoming, ref_bias), (ref_outgoing, _) = self._layers[layer : layer + 2]
         similarity = ref_incoming @ incoming[:, below].T
         similarity += torch.outer(ref_bias, bias)
         return similarity.addmm_(ref_outgoing.T, outgoing[above])
