@@ -1,0 +1,86 @@
+"""What the tests share: the repository's data directory, and scripts run as a user runs them."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+# Threads that wait for tiny products should sleep, not spin: other tests may need the core.
+# Set here because torch reads it when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from utils.data import load_dataset
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The data directory, with MNIST in it."""
+    folder = REPOSITORY / "data"
+    load_dataset("MNIST", folder)
+    return folder
+
+
+class Ended(NamedTuple):
+    """How a script ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def script(tmp_path, data_dir, monkeypatch, capfd):
+    """Run a script to its end, as `python <name>.py` does but in this process, which is faster."""
+
+    def run(name: str, *arguments) -> Ended:
+        command = script_command(tmp_path, data_dir, name, *arguments)
+        monkeypatch.setattr(sys, "argv", command[1:])
+        capfd.readouterr()
+        returncode = 0
+        try:
+            runpy.run_path(command[1], run_name="__main__")
+        except SystemExit as ended:
+            returncode = ended.code or 0
+        return Ended(returncode, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def started_script(tmp_path, data_dir):
+    """Start a script without waiting for it; whatever still runs is killed after the test."""
+    processes = []
+
+    def start(name: str, *arguments) -> subprocess.Popen:
+        command = script_command(tmp_path, data_dir, name, *arguments)
+        processes.append(
+            subprocess.Popen(
+                command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list[str]:
+    common = ["--out_dir", out_dir, "--data_dir", data_dir, "--wandb", "disabled"]
+    common += ["--matmul", "default"]  # so that the same seed gives the same bits
+    given = [str(argument) for argument in (*common, *arguments)]
+    return [sys.executable, str(REPOSITORY / f"{name}.py"), *given]
+
+
+@pytest.fixture(autouse=True)
+def _no_wandb_from_outside(monkeypatch):
+    """Tests log nowhere, whatever the user's own settings."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
