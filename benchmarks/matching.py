@@ -2,177 +2,139 @@
 
     python benchmarks/matching.py [--data_dir DIR] [--repeats N] [--num_images N]
 
-The straightforward way loads images with a DataLoader, evaluates each network of the line from
-the start, and fills the matrix of similarities in a double loop. The limit is the time of the
-matrix products that matching cannot do without, plus the assignment. All are measured in turn,
-the fastest of several repeats counts, and the table goes to benchmarks/results.json.
+The straightforward way loads images with a DataLoader, evaluates each network of a line from the
+start, and fills the matrix of similarities in a double loop. The limit is the time of the matrix
+products that matching by activation cannot do without, plus the assignment.
 """
 
 import argparse
-import json
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
+import harness
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from utils.barrier import Path, score
+from utils.compute import choose_matmul
+from utils.data import Dataset, load_dataset
+from utils.matching import ActivationMatcher, WeightMatcher
+from utils.mlp import Network, hidden_activations, initial_weights, logits
+from utils.predict import CHUNK_ROWS
+from utils.seeding import generator
 
-from utils.barrier import Path as Line  # noqa: E402
-from utils.barrier import score  # noqa: E402
-from utils.compute import choose_matmul  # noqa: E402
-from utils.data import load_dataset  # noqa: E402
-from utils.matching import ActivationMatcher, WeightMatcher  # noqa: E402
-from utils.mlp import Network, hidden_activations, initial_weights, logits  # noqa: E402
-from utils.predict import CHUNK_ROWS  # noqa: E402
-from utils.runs import save_json  # noqa: E402
-from utils.seeding import generator  # noqa: E402
-
+NETWORK = Network((784, 512, 10))
 LAMBDAS = [k / 10 for k in range(11)]
-LOOPED_UNITS = 16  # of the reference's 512: the double loop is timed on these and scaled up
+UNITS = NETWORK.sizes[1]
+LOOPED_UNITS = 16  # of the reference: the double loop is timed on these and scaled up
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default=ROOT / "data")
+    parser.add_argument("--data_dir", default=harness.ROOT / "data")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--num_images", type=int, help="of the training images; default: all")
     options = parser.parse_args()
-    matmul = choose_matmul(torch.device("cpu"))
+    choose_matmul(torch.device("cpu"))
     data = load_dataset("MNIST", options.data_dir, options.num_images)
-    network = Network()
-    pair = [initial_weights(network, generator(0, "benchmark", k)) for k in (0, 1)]
-    ways = {
-        **matching_ways(network, *pair, data.train_images),
-        **weight_ways(network, *pair),
-        **line_ways(network, *pair, data),
-    }
-    seconds = fastest(ways, options.repeats)
-    seconds["activation: straightforward"] += seconds.pop("activation: double loop, a part") * (
-        network.sizes[1] / LOOPED_UNITS
-    )
-    limit = seconds["activation: matrix products"] + seconds["activation: assignment"]
-    results = {
-        "network": network.sizes,
-        "images": len(data.train_images),
-        "threads": torch.get_num_threads(),
-        "matmul": matmul,
-        "seconds": seconds,
-        "ratios": {
-            "activation matching, ours / limit": seconds["activation: ours"] / limit,
-            **speedups(seconds),
+    pair = [initial_weights(NETWORK, generator(0, "benchmark", k)) for k in (0, 1)]
+    bench_activation(*pair, data.train_images, options.repeats)
+    bench_weight(*pair, options.repeats)
+    bench_line(*pair, data, options.repeats)
+
+
+def bench_activation(first: Tensor, second: Tensor, images: Tensor, repeats: int) -> None:
+    """Align one network to a reference whose activations are there already."""
+    matcher = ActivationMatcher(NETWORK, first, images)
+    reference = activations_through_loader(first, images)
+    other = activations_through_loader(second, images)
+    similarity = (reference @ other.T).numpy()
+    seconds = harness.fastest(
+        {
+            "DataLoader and double loop": lambda: activations_through_loader(second, images),
+            "ours": lambda: matcher(second),
+            "matrix products": lambda: products_alone(second, images),
+            "assignment": lambda: linear_sum_assignment(similarity, maximize=True),
+            "loop": lambda: double_loop(reference[:LOOPED_UNITS], other),
         },
-        "minutes for 1,000 networks": 1000 * seconds["activation: ours"] / 60,
-    }
-    write(results)
-    for name, value in (seconds | results["ratios"]).items():
-        print(f"{name:50} {value:10.4f}")
-    print(f"1,000 networks by activation: {results['minutes for 1,000 networks']:.1f} minutes")
+        repeats,
+    )
+    loop, assignment = seconds.pop("loop"), seconds.pop("assignment")
+    seconds["DataLoader and double loop"] += loop * UNITS / LOOPED_UNITS + assignment
+    limit = seconds.pop("matrix products") + assignment
+    seconds["limit: matrix products and assignment"] = limit
+    harness.record(
+        f"Rebasin by activation, 784-512-10, {len(images):,} images", "network", seconds,
+        "DataLoader and double loop",
+        [
+            f"Ours takes {seconds['ours'] / limit:.2f} times the limit.",
+            f"1,000 networks: {1000 * seconds['ours'] / 60:.1f} minutes.",
+            f"The double loop is timed on {LOOPED_UNITS} of {UNITS} units and scaled up.",
+        ],
+    )  # fmt: skip
 
 
-def matching_ways(network: Network, first: Tensor, second: Tensor, images: Tensor) -> dict:
-    """Aligning one network to a reference by activation; the reference's are there already."""
-    matcher = ActivationMatcher(network, first, images)
-    (weight, _), _ = network.layers(second)
-    hidden = torch.empty(min(CHUNK_ROWS, len(images)), network.sizes[1])
-    similarity = torch.empty(network.sizes[1], network.sizes[1])
-    reference = through_loader(network, first, images)
-    real = (reference @ through_loader(network, second, images).T).double().numpy()
-
-    def products():
-        for rows in images.split(CHUNK_ROWS):
-            values = torch.mm(rows, weight.T, out=hidden[: len(rows)])
-            torch.mm(values.T, values, out=similarity)
-
-    def double_loop():
-        for a in reference[:LOOPED_UNITS]:
-            for b in reference:
-                torch.dot(a, b).item()
-
-    def straightforward():
-        through_loader(network, second, images)
-        linear_sum_assignment(real, maximize=True)
-
-    return {
-        "activation: ours": lambda: matcher(second),
-        "activation: matrix products": products,
-        "activation: assignment": lambda: linear_sum_assignment(real, maximize=True),
-        "activation: straightforward": straightforward,
-        "activation: double loop, a part": double_loop,
-    }
-
-
-def through_loader(network: Network, weights: Tensor, images: Tensor) -> Tensor:
+def activations_through_loader(weights: Tensor, images: Tensor) -> Tensor:
     """Hidden activations [units, images]."""
     loader = DataLoader(TensorDataset(images), batch_size=64)
-    chunks = [hidden_activations(network, weights, rows)[0] for (rows,) in loader]
+    chunks = [hidden_activations(NETWORK, weights, rows)[0] for (rows,) in loader]
     return torch.cat(chunks).T.contiguous()
 
 
-def weight_ways(network: Network, first: Tensor, second: Tensor) -> dict:
-    matcher = WeightMatcher(network, first)
-    (w1, b1), (w2, _) = network.layers(first)
-    (v1, c1), (v2, _) = network.layers(second)
-    a, b = torch.cat([w1, b1[:, None], w2.T], 1), torch.cat([v1, c1[:, None], v2.T], 1)
-
-    def straightforward():
-        similarity = torch.tensor([[torch.dot(x, y).item() for y in b] for x in a])
-        linear_sum_assignment(similarity.numpy(), maximize=True)
-
-    return {"weight: ours": lambda: matcher(second), "weight: straightforward": straightforward}
+def double_loop(first: Tensor, second: Tensor) -> list[list[float]]:
+    return [[torch.dot(a, b).item() for b in second] for a in first]
 
 
-def line_ways(network: Network, first: Tensor, second: Tensor, data) -> dict:
-    """Loss and error at eleven λ on the training images."""
-    images, labels = data.train_images, data.train_labels
+def products_alone(weights: Tensor, images: Tensor) -> None:
+    """Forward and similarity products of as many numbers, chunk by chunk, into fixed buffers."""
+    (weight, _), _ = NETWORK.layers(weights)
+    hidden, similarity = torch.empty(CHUNK_ROWS, UNITS), torch.empty(UNITS, UNITS)
+    for rows in images.split(CHUNK_ROWS):
+        values = torch.mm(rows, weight.T, out=hidden[: len(rows)])
+        torch.mm(values.T, values, out=similarity)
 
-    def straightforward():
-        for at in LAMBDAS:
-            weights = torch.lerp(first, second, at)
-            loss, wrong = 0.0, 0
-            for rows, answers in DataLoader(TensorDataset(images, labels), batch_size=64):
-                outputs = logits(network, weights, rows)
-                nll = torch.nn.functional.cross_entropy(outputs, answers, reduction="sum")
-                loss += nll.item()
-                wrong += (outputs.argmax(-1) != answers).sum().item()
 
-    line = Line(network, first, second, LAMBDAS)
-    return {
-        "line of 11: ours": lambda: score(line, images, labels),
-        "line of 11: straightforward": straightforward,
+def bench_weight(first: Tensor, second: Tensor, repeats: int) -> None:
+    """Align one network by its incoming, bias and outgoing weights."""
+    matcher = WeightMatcher(NETWORK, first)
+    units = [unit_vectors(weights) for weights in (first, second)]
+    ways = {
+        "double loop": lambda: linear_sum_assignment(double_loop(*units), maximize=True),
+        "ours": lambda: matcher(second),
     }
+    seconds = harness.fastest(ways, repeats)
+    harness.record("Rebasin by weight, 784-512-10", "network", seconds, "double loop", [])
 
 
-def fastest(ways: dict[str, Callable], repeats: int) -> dict[str, float]:
-    """Seconds of each, the least of several, measured in turn so that all see the same machine."""
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(repeats):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
-    return seconds
+def unit_vectors(weights: Tensor) -> Tensor:
+    """All weights of each hidden unit [units, 784 + 1 + 10]."""
+    (incoming, bias), (outgoing, _) = NETWORK.layers(weights)
+    return torch.cat([incoming, bias[:, None], outgoing.T], 1)
 
 
-def speedups(seconds: dict[str, float]) -> dict[str, float]:
-    tasks = ("activation", "weight", "line of 11")
-    return {
-        f"{task}, straightforward / ours": seconds[f"{task}: straightforward"]
-        / seconds[f"{task}: ours"]
-        for task in tasks
+def bench_line(first: Tensor, second: Tensor, data: Dataset, repeats: int) -> None:
+    """Loss and error on the training images of eleven networks between two."""
+    line = Path(NETWORK, first, second, LAMBDAS)
+    ways = {
+        "DataLoader, one network at a time": lambda: score_one_by_one(line, data),
+        "ours": lambda: score(line, data.train_images, data.train_labels),
     }
+    seconds = harness.fastest(ways, repeats)
+    title = f"Losses at 11 points of a line, 784-512-10, {len(data.train_images):,} images"
+    harness.record(title, "line", seconds, "DataLoader, one network at a time", [])
 
 
-def write(results: dict) -> None:
-    """Put the results beside those of the other benchmarks."""
-    path = ROOT / "benchmarks" / "results.json"
-    others = json.loads(path.read_text()) if path.exists() else {}
-    save_json(path, others | {"matching": results})
+def score_one_by_one(line: Path, data: Dataset) -> list[tuple[float, float]]:
+    dataset = TensorDataset(data.train_images, data.train_labels)
+    scores = []
+    for weights in line.weights:
+        loss, wrong = 0.0, 0
+        for rows, answers in DataLoader(dataset, batch_size=64):
+            outputs = logits(NETWORK, weights, rows)
+            loss += torch.nn.functional.cross_entropy(outputs, answers, reduction="sum").item()
+            wrong += (outputs.argmax(-1) != answers).sum().item()
+        scores.append((loss / len(dataset), wrong / len(dataset)))
+    return scores
 
 
 if __name__ == "__main__":

@@ -4,26 +4,21 @@
 
 A fresh network's copy gets noise of growing size on every weight and a random permutation; what
 counts is the share of its hidden units that each method puts back to their places. The curves go
-to benchmarks/results.json and to benchmarks/recovery.png.
+to benchmarks/recovery.json and recovery.png.
 """
 
 import argparse
-import json
-import sys
-from pathlib import Path
 
+import harness
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from utils import figures  # noqa: E402
-from utils.data import load_dataset  # noqa: E402
-from utils.matching import METHODS, make_matcher  # noqa: E402
-from utils.mlp import Network, initial_weights  # noqa: E402
-from utils.permutation import hidden_sizes, invert, permute_weights  # noqa: E402
-from utils.runs import save_json  # noqa: E402
-from utils.seeding import generator  # noqa: E402
+from utils import figures
+from utils.data import load_dataset
+from utils.matching import METHODS, make_matcher
+from utils.mlp import Network, initial_weights
+from utils.permutation import hidden_sizes, invert, permute_weights
+from utils.runs import save_json
+from utils.seeding import generator
 
 NOISE = [0, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32]  # in units of the weights' own σ
 NETWORKS = {"1 hidden layer": (784, 512, 10), "3 hidden layers": (784, 512, 512, 512, 10)}
@@ -31,7 +26,7 @@ NETWORKS = {"1 hidden layer": (784, 512, 10), "3 hidden layers": (784, 512, 512,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default=ROOT / "data")
+    parser.add_argument("--data_dir", default=harness.ROOT / "data")
     parser.add_argument("--num_images", type=int, default=2000)
     options = parser.parse_args()
     images = load_dataset("MNIST", options.data_dir, options.num_images).train_images
@@ -39,11 +34,9 @@ def main() -> None:
         name: {method: curve(Network(sizes), method, images) for method in METHODS}
         for name, sizes in NETWORKS.items()
     }
-    path = ROOT / "benchmarks" / "results.json"
-    others = json.loads(path.read_text()) if path.exists() else {}
-    results = {"noise": NOISE, "images": options.num_images, "recovered": recovered}
-    save_json(path, others | {"recovery": results})
-    figures.recovery(path).savefig(ROOT / "benchmarks" / "recovery.png")
+    path = harness.ROOT / "benchmarks" / "recovery.json"
+    save_json(path, {"noise": NOISE, "images": options.num_images, "recovered": recovered})
+    figures.recovery(path).savefig(path.with_suffix(".png"))
 
 
 def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:

@@ -16,14 +16,14 @@ from utils.runs import Run, Stopped
 EPOCHS, FRACTIONS = 4, 5
 TOY = dict(
     config_name="quick", hidden_sizes=[16], num_train=1000, num_epochs=EPOCHS,
-    learning_rate=0.03, num_fractions=FRACTIONS, seed=12, device="cpu", wandb="disabled",
+    learning_rate=0.03, num_fractions=FRACTIONS, seed=12, device="cpu", matmul="default",
+    wandb="disabled",
 )  # fmt: skip
 
 
 @pytest.fixture
-def run(tmp_path, data_dir, monkeypatch):
+def run(tmp_path, data_dir):
     """Run the script's main in this process; returns its run directory."""
-    monkeypatch.setattr("utils.compute._fastest_accurate", lambda: "default")
 
     def call(run_name: str, **settings):
         main(

@@ -11,14 +11,14 @@ from utils.runs import Run, Stopped
 PAIRS, RUNS = 3, 2
 TOY = dict(
     config_name="quick", hidden_sizes=[16], num_train=600, num_epochs=2, num_perm_exps=PAIRS,
-    num_runs=RUNS, learning_rate=0.03, seed=30, device="cpu", wandb="disabled",
+    num_runs=RUNS, learning_rate=0.03, seed=30, device="cpu", matmul="default",
+    wandb="disabled",
 )  # fmt: skip
 
 
 @pytest.fixture
-def run(tmp_path, data_dir, monkeypatch):
+def run(tmp_path, data_dir):
     """Run the script's main in this process; returns its run directory."""
-    monkeypatch.setattr("utils.compute._fastest_accurate", lambda: "default")
 
     def call(run_name: str, **settings):
         main(

@@ -122,10 +122,10 @@ def test_transpositions(records):
 
 
 def test_recovery(tmp_path):
-    path = tmp_path / "results.json"
+    path = tmp_path / "recovery.json"
     curves = {"activation": [1, 0.5, 0], "weight": [1, 1, 0.25], "cosine": [1, 1, 0.5]}
     recovered = {"1 hidden layer": curves, "3 hidden layers": curves}
-    path.write_text(json.dumps({"recovery": {"noise": [0, 1, 2], "recovered": recovered}}))
+    path.write_text(json.dumps({"noise": [0, 1, 2], "recovered": recovered}))
     figure = figures.recovery(path)
     assert_readable(figure)
     for axis in figure.axes:

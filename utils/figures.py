@@ -210,13 +210,13 @@ def _by_planted(records: list[dict], stage: str, measure) -> tuple[np.ndarray, .
     return np.array(planted), mean, np.array([np.std(values[number]) for number in planted])
 
 
-# ---- what rebasin stands: benchmarks/results.json
+# ---- how much noise rebasin stands: benchmarks/recovery.json
 
 
 @styled
 def recovery(source: Path) -> Figure:
     """Share of units put back to their places, against noise on the weights, by each method."""
-    results = json.loads(Path(source).read_text())["recovery"]
+    results = json.loads(Path(source).read_text())
     figure, (axes,) = panels(1, len(results["recovered"]), height=3)
     looks = {"activation": ALIGNMENT_STYLES[1], "weight": ALIGNMENT_STYLES[2]}
     looks["cosine"] = {"color": PURPLE, "linestyle": ":", "marker": "v"}
