@@ -187,20 +187,15 @@ def measure_pairs(
 ) -> list[dict]:
     """The records of all pairs of a repetition, trained to `weights` [2 pairs, d]."""
     config, records = run.config, []
-    for k in progress(config.num_perm_exps):
-        if run.stop_requested:
-            raise Stopped
-        pair = make_pair(config, network, number, k)
-        measured = measure_pair(network, data, config, pair, weights[2 * k : 2 * k + 2])
-        records += [{"run": number, "pair": k} | record for record in measured]
-    return records
-
-
-def progress(count: int):
-    with progress_bar(count, "measuring", unit="pair") as bar:
-        for k in range(count):
-            yield k
+    with progress_bar(config.num_perm_exps, "measuring", unit="pair") as bar:
+        for k in range(config.num_perm_exps):
+            if run.stop_requested:
+                raise Stopped
+            pair = make_pair(config, network, number, k)
+            measured = measure_pair(network, data, config, pair, weights[2 * k : 2 * k + 2])
+            records += [{"run": number, "pair": k} | record for record in measured]
             bar.update()
+    return records
 
 
 def measure_pair(
@@ -220,11 +215,11 @@ def measure_pair(
         "undone": (trained[0], undone),
     }
     method = "activation" if config.by_activation else "weight"
-    matchers = {
-        "initial": make_matcher(method, network, stages["initial"][0], data.train_images),
-        "trained": make_matcher(method, network, trained[0], data.train_images),
-    }
-    matchers["undone"] = matchers["trained"]
+    before, after = (
+        make_matcher(method, network, stages[stage][0], data.train_images)
+        for stage in ("initial", "trained")
+    )
+    matchers = {"initial": before, "trained": after, "undone": after}
     return [
         {
             "stage": stage,

@@ -169,6 +169,12 @@ def test_what_is_not_a_permutation_is_refused(permutation, reason):
         )
 
 
+@pytest.mark.parametrize("function", [invert, num_transpositions, lambda p: compose(p, p)])
+def test_nothing_is_made_of_what_is_not_a_permutation(function):
+    with pytest.raises(UserError, match="unit 0 is there 2 times and unit 1 not at all"):
+        function([torch.tensor([0, 0, 2])])
+
+
 @pytest.mark.parametrize("transpositions", [-1, 5])
 def test_impossible_transpositions_are_refused(transpositions):
     with pytest.raises(UserError, match="impossible"):

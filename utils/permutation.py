@@ -10,6 +10,7 @@ NoT = n − number of cycles (fixed points included), is the least number of swa
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -29,13 +30,12 @@ def identity(network: Network) -> Permutation:
     return [torch.arange(size) for size in hidden_sizes(network)]
 
 
-def check_permutation(network: Network, permutation: Permutation) -> None:
-    """Raise a `UserError` that says what keeps this from being a permutation of the network."""
-    sizes = hidden_sizes(network)
+def check_permutation(permutation: Permutation, sizes: Sequence[int]) -> None:
+    """Raise a `UserError` that says what keeps this from permuting layers of these sizes."""
     if len(permutation) != len(sizes):
         raise UserError(
-            f"This permutation is for {len(permutation)} hidden layers, the network has "
-            f"{len(sizes)}: it needs one index tensor for each."
+            f"This permutation is for {len(permutation)} hidden layers instead of {len(sizes)}: "
+            "it needs one index tensor for each."
         )
     for layer, (perm, size) in enumerate(zip(permutation, sizes, strict=True), start=1):
         problem = _problem(perm, size)
@@ -59,7 +59,7 @@ def _problem(perm: Tensor, size: int) -> str | None:
 
 def permute_weights(network: Network, weights: Tensor, permutation: Permutation) -> Tensor:
     """The weights [d], or each of a stack [K, d], with the hidden units in their new places."""
-    check_permutation(network, permutation)
+    check_permutation(permutation, hidden_sizes(network))
     moved = torch.empty_like(weights)
     below = None  # of the layer's inputs
     above = [*(perm.to(weights.device) for perm in permutation), None]  # of its outputs
@@ -77,16 +77,20 @@ def permute_weights(network: Network, weights: Tensor, permutation: Permutation)
 
 def compose(first: Permutation, second: Permutation) -> Permutation:
     """The permutation that does what `first` and then `second` do."""
+    check_permutation(first, [len(perm) for perm in second])
+    check_permutation(second, [len(perm) for perm in first])
     return [a[b] for a, b in zip(first, second, strict=True)]
 
 
 def invert(permutation: Permutation) -> Permutation:
     """The permutation that undoes this one."""
+    check_permutation(permutation, [len(perm) for perm in permutation])
     return [torch.argsort(perm) for perm in permutation]
 
 
 def cycles(perm: Tensor) -> list[list[int]]:
     """The cycles of one layer's permutation, fixed points included, by their smallest unit."""
+    check_permutation([perm], [len(perm)])
     following = perm.tolist()
     seen = [False] * len(following)
     found = []
