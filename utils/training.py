@@ -93,9 +93,8 @@ def train(
         )
         losses[epoch - first, members] = loss.cpu()
 
-    on_cpu = images.device.type == "cpu"
-    groups = [slice(k, k + 1) for k in range(num_members)] if on_cpu else [slice(0, num_members)]
-    with _worker_threads(len(groups) if on_cpu else 1) as pool:
+    groups = groups_of(num_members, images.device)
+    with _worker_threads(len(groups)) as pool:
         # The pool works first come, first served, so the members advance epoch by epoch.
         running = {pool.submit(train_group, group, first): (group, first) for group in groups}
         while running:
@@ -127,6 +126,13 @@ def seconds_per_epoch(
 def data_order(num_points: int, seed: int, stream: Hashable, epoch: int) -> Tensor:
     """The order in which a member visits the training points in an epoch."""
     return torch.randperm(num_points, generator=generator(seed, "data_order", stream, epoch))
+
+
+def groups_of(num_members: int, device: torch.device) -> list[slice]:
+    """The members that are computed together: each alone on a CPU, all at once on a GPU."""
+    if device.type == "cpu":
+        return [slice(k, k + 1) for k in range(num_members)]
+    return [slice(0, num_members)]
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+# make reproduce [PRESET=quick|laptop|paper] · make test · make lint · make bench
+#
+# Each target sets up what it needs: .venv with the pinned packages, and the data.
+
+PYTHON ?= python3
+PRESET ?= quick
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: reproduce test lint bench
+.DELETE_ON_ERROR:
+
+reproduce: .venv/installed
+	$(VENV_PYTHON) reproduce.py --preset $(PRESET)
+
+test: .venv/installed-dev
+	$(VENV_PYTHON) -m pytest
+
+lint: .venv/installed-dev
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+
+bench: .venv/installed
+	$(VENV_PYTHON) benchmarks/run.py
+
+.venv/installed: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "Python 3.10 or newer is needed; name one: make PYTHON=python3.11 ..." >&2; exit 2; }
+	@echo "Making .venv and installing requirements.txt (minutes, and some GB where torch brings CUDA)"
+	$(PYTHON) -m venv .venv
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.txt
+	@echo "Installing requirements-dev.txt"
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check --requirement requirements-dev.txt
+	@touch $@

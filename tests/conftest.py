@@ -1,0 +1,69 @@
+"""What the tests share: the repository's data directory, and scripts run as a user runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Threads that wait for tiny products should sleep, not spin: other tests may need the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from utils.data import load_dataset  # noqa: E402 (torch reads the line above when it is loaded)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The data directory, with MNIST in it."""
+    folder = REPOSITORY / "data"
+    load_dataset("MNIST", folder)
+    return folder
+
+
+@pytest.fixture
+def script(tmp_path, data_dir):
+    """Run a script in a process of its own, with its runs in `tmp_path`; returns the process."""
+
+    def run(name: str, *arguments, cwd=REPOSITORY, **settings) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            script_command(tmp_path, data_dir, name, *arguments),
+            cwd=cwd, capture_output=True, text=True, timeout=300, **settings,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def started_script(tmp_path, data_dir):
+    """Start a script without waiting for it; whatever still runs is killed after the test."""
+    processes = []
+
+    def start(name: str, *arguments) -> subprocess.Popen:
+        command = script_command(tmp_path, data_dir, name, *arguments)
+        processes.append(
+            subprocess.Popen(
+                command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list[str]:
+    common = ["--out_dir", out_dir, "--data_dir", data_dir, "--wandb", "disabled"]
+    given = [str(argument) for argument in (*common, *arguments)]
+    return [sys.executable, str(REPOSITORY / f"{name}.py"), *given]
+
+
+@pytest.fixture(autouse=True)
+def _no_wandb_from_outside(monkeypatch):
+    """Tests log nowhere, whatever the user's own settings."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)

@@ -1,0 +1,30 @@
+"""Predictive distributions."""
+
+import torch
+
+from utils import predict
+from utils.mlp import Network, initial_weights, logits
+from utils.predict import class_probabilities, mean_probabilities
+from utils.seeding import generator
+
+NETWORK = Network((6, 5, 3))
+
+
+def samples(count=4):
+    return torch.stack([3 * initial_weights(NETWORK, generator(0, k)) for k in range(count)])
+
+
+def test_chunks_do_not_show(monkeypatch):
+    inputs = torch.rand(23, 6, generator=generator(1))
+    expected = logits(NETWORK, samples()[0], inputs).softmax(-1)
+    monkeypatch.setattr(predict, "CHUNK_ROWS", 5)
+    torch.testing.assert_close(class_probabilities(NETWORK, samples()[0], inputs), expected)
+
+
+def test_the_average_is_over_probabilities_and_takes_any_iterable():
+    inputs = torch.rand(23, 6, generator=generator(1))
+    expected = logits(NETWORK, samples().double(), inputs.double()).softmax(-1).mean(0)
+    averaged = mean_probabilities(NETWORK, iter(samples()), inputs)
+    assert averaged.dtype == torch.float64
+    torch.testing.assert_close(averaged, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(averaged.sum(-1), torch.ones(23).double(), atol=1e-6, rtol=0)

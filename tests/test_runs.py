@@ -1,0 +1,248 @@
+"""Run directories: whole files, resuming, refusing, and what is said of errors."""
+
+import errno
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from utils import runs
+from utils.config import Config, UserError, option
+from utils.runs import Stopped, open_run
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyConfig(Config):
+    step_size: float = option(0.1, "")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return ToyConfig(out_dir=str(tmp_path), wandb="disabled")
+
+
+def records(run) -> list[dict]:
+    return [json.loads(line) for line in run.path("metrics.jsonl").read_text().splitlines()]
+
+
+def die(run) -> None:
+    """Let go of a run as the kernel does for a process that was killed."""
+    run._metrics.close()
+    run._lock.close()
+
+
+def test_a_finished_run_has_all_its_files(config):
+    run = open_run(config, "toy", CPU)
+    assert run.directory == Path(config.out_dir) / "default" / "toy-MNIST-paper"
+    run.log(epoch=1, loss=0.5)
+    run.save_array("samples.npy", torch.ones(2, 3))
+    run.save_checkpoint({"epoch": 1}, weights=torch.ones(3))
+    run.finish({"accuracy": 0.9})
+    names = {path.name for path in run.directory.iterdir()}
+    expected = {"config.yaml", "meta.json", "metrics.jsonl", "samples.npy", "summary.json", "DONE"}
+    assert names == expected | {".lock"}
+    assert records(run) == [{"epoch": 1, "loss": 0.5}]
+    assert json.loads(run.path("summary.json").read_text()) == {"accuracy": 0.9}
+    meta = json.loads(run.path("meta.json").read_text())
+    assert {"command", "git_commit", "versions", "host", "threads", "seconds", "matmul"} <= set(meta)
+
+
+def test_names_of_run_and_batch_are_in_the_path(config):
+    named = replace(config, run_name="again", run_batch_name="monday", dataset="KMNIST")
+    directory = runs.run_directory(named, "HMC")
+    assert directory == Path(config.out_dir) / "monday" / "HMC-KMNIST-paper-again"
+
+
+def test_resume_goes_on_from_the_checkpoint_and_drops_later_records(config):
+    run = open_run(config, "toy", CPU)
+    run.log(epoch=1)
+    run.save_checkpoint({"epoch": 1}, weights=torch.arange(3.0))
+    run.log(epoch=2)
+    die(run)
+    run = open_run(replace(config, resume=True), "toy", CPU)
+    counters, tensors = run.load_checkpoint(weights=(3,))
+    assert counters == {"epoch": 1}
+    assert torch.equal(tensors["weights"], torch.arange(3.0))
+    run.log(epoch=2)
+    assert records(run) == [{"epoch": 1}, {"epoch": 2}]
+    run.finish({})
+
+
+def test_resume_before_the_first_checkpoint_starts_with_empty_records(config):
+    run = open_run(config, "toy", CPU)
+    run.log(epoch=1)
+    die(run)
+    run = open_run(replace(config, resume=True), "toy", CPU)
+    assert run.load_checkpoint(weights=(3,)) is None
+    assert records(run) == []
+
+
+def test_resume_without_an_earlier_run_starts_one(config):
+    run = open_run(replace(config, resume=True), "toy", CPU)
+    assert run.load_checkpoint() is None
+
+
+def test_resume_of_a_finished_run_has_nothing_to_do(config, capsys):
+    open_run(config, "toy", CPU).finish({})
+    assert open_run(replace(config, resume=True), "toy", CPU).finished
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_a_resumed_run_keeps_the_matmul_it_was_begun_with(config):
+    run = open_run(config, "toy", CPU)
+    meta = json.loads(run.path("meta.json").read_text())
+    other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
+    runs.save_json(run.path("meta.json"), meta | {"matmul": other})
+    die(run)
+    assert open_run(replace(config, resume=True), "toy", CPU).meta["matmul"] == other
+
+
+def test_what_is_there_is_not_touched(config):
+    run = open_run(config, "toy", CPU)
+    die(run)
+    with pytest.raises(UserError, match="holds a begun run: give --resume"):
+        open_run(config, "toy", CPU)
+    open_run(replace(config, resume=True), "toy", CPU).finish({})
+    with pytest.raises(UserError, match="holds a finished run: give --overwrite"):
+        open_run(config, "toy", CPU)
+
+
+def test_overwrite_replaces_the_run(config):
+    run = open_run(config, "toy", CPU)
+    run.save_json("old.json", {})
+    run.finish({})
+    fresh = open_run(replace(config, overwrite=True), "toy", CPU)
+    assert not fresh.finished
+    assert not fresh.path("old.json").exists()
+
+
+def test_overwrite_spares_what_no_run_has_made(config):
+    directory = runs.run_directory(config, "toy")
+    directory.mkdir(parents=True)
+    (directory / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="was not made by a run"):
+        open_run(replace(config, overwrite=True), "toy", CPU)
+    assert (directory / "thesis.tex").exists()
+
+
+def test_resume_with_a_changed_config_names_the_fields(config):
+    die(open_run(config, "toy", CPU))
+    changed = replace(config, resume=True, step_size=0.2, data_dir="elsewhere")
+    with pytest.raises(UserError, match=r"\(step_size was 0.1 and is 0.2\)"):
+        open_run(changed, "toy", CPU)
+
+
+def test_a_second_process_is_kept_out(config):
+    run = open_run(config, "toy", CPU)
+    with pytest.raises(UserError, match="Another process is working in"):
+        open_run(replace(config, resume=True), "toy", CPU)
+    assert not run.finished
+
+
+def test_a_checkpoint_of_another_network_is_refused(config):
+    run = open_run(config, "toy", CPU)
+    run.save_checkpoint({"epoch": 1}, weights=torch.ones(5))
+    with pytest.raises(UserError, match=r"another network: weights has the shape \(5,\)"):
+        run.load_checkpoint(weights=(7,))
+
+
+def test_a_damaged_checkpoint_is_said_to_be_so(config):
+    run = open_run(config, "toy", CPU)
+    run.save_checkpoint({"epoch": 1}, weights=torch.ones(500))
+    whole = run.path("checkpoint.npz").read_bytes()
+    for damaged in (whole[:300], b"", b"PK" + b"\0" * 300):
+        run.path("checkpoint.npz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"is damaged .*--overwrite"):
+            run.load_checkpoint(weights=(500,))
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    path = tmp_path / "numbers.npy"
+
+    def fail_half_way(file):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        runs.write_atomically(path, fail_half_way)
+    assert list(tmp_path.iterdir()) == []
+    runs.write_atomically(path, lambda f: np.save(f, np.ones(3)))
+    with pytest.raises(OSError, match="No space"):
+        runs.write_atomically(path, fail_half_way)
+    assert np.load(path).tolist() == [1, 1, 1]
+
+
+def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
+    run = open_run(config, "toy", CPU)
+    with run.graceful_stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.stop_requested
+        with pytest.raises(Stopped):
+            run.save_checkpoint({"epoch": 3})
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert run.load_checkpoint()[0] == {"epoch": 3}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_json_has_no_nan(tmp_path):
+    runs.save_json(tmp_path / "x.json", {"a": float("nan"), "b": [np.float32(1.5), torch.ones(1)]})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [1.5, [1.0]]}
+
+
+def test_too_little_disk_is_said_before_the_start(tmp_path):
+    with pytest.raises(UserError, match="This needs .* MB of disk"):
+        runs.announce(tmp_path, seconds=1, more_memory=0, disk_bytes=1e18)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(39.6, "40 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+)
+def test_durations_as_people_say_them(seconds, text):
+    assert runs.duration(seconds) == text
+
+
+def run_failing(monkeypatch, tmp_path, error) -> int:
+    """The exit code of a script whose main raises `error`."""
+    (tmp_path / "Toy").mkdir()
+    (tmp_path / "Toy" / "paper.yaml").write_text("")
+    monkeypatch.setattr("utils.config.CONFIG_ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["Toy.py", "--seed", "3", "--overwrite"])
+
+    def main(config):
+        raise error
+
+    try:
+        runs.run_script(main, ToyConfig, "Toy.py", "")
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("This is wrong."), 2, "Toy: This is wrong."),
+        (OSError(errno.ENOSPC, "full"), 2, "The disk is full. What was saved is safe"),
+        (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot write to there: denied"),
+        (Stopped(), 130, "Go on with: python Toy.py --seed 3 --resume"),
+        (KeyboardInterrupt(), 130, "Go on with: python Toy.py --seed 3 --resume"),
+    ],
+)
+def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence):
+    assert run_failing(monkeypatch, tmp_path, error) == code
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), FileNotFoundError("a bug")])
+def test_a_programming_error_keeps_its_traceback(monkeypatch, tmp_path, error):
+    with pytest.raises(type(error), match="a bug"):
+        run_failing(monkeypatch, tmp_path, error)

@@ -1,0 +1,90 @@
+"""Variational inference: the gradient beside autograd, and posteriors known in closed form."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from utils import vi
+from utils.mlp import Network, initial_weights, logits
+from utils.seeding import generator
+from utils.training import data_order
+from utils.vi import GaussianPosterior, kl_to_standard_normal, start_vi, train_vi_epoch
+
+NETWORK = Network((6, 5, 3))
+
+
+def points(count=45):
+    images = torch.rand(count, 6, generator=generator(0, "images"))
+    return images, torch.randint(0, 3, (count,), generator=generator(0, "labels"))
+
+
+def test_kl_of_the_prior_to_itself_is_zero():
+    assert kl_to_standard_normal(torch.zeros(9), torch.zeros(9)) == 0
+
+
+def test_kl_equals_that_of_torch_distributions():
+    mean, log_std = torch.randn(2, 50, generator=generator(1))
+    q = torch.distributions.Normal(mean.double(), log_std.double().exp())
+    expected = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 1.0)).sum()
+    assert kl_to_standard_normal(mean, log_std) == pytest.approx(expected.item())
+
+
+def test_training_equals_autograd_on_the_same_noise():
+    """The same loss written down plainly, with autograd and torch.optim, in float64."""
+    images, labels = points()
+    state = start_vi(initial_weights(NETWORK, generator(2)), 0.1)
+    mean, log_std = state.parameters.double()
+    mean.requires_grad_()
+    log_std.requires_grad_()
+    optimizer = torch.optim.Adam([mean, log_std], 0.01)
+    for epoch in range(3):
+        noise_stream = generator(4, "weight_noise", epoch)
+        for batch in data_order(45, 4, "vi", epoch).split(10):
+            noise = torch.empty(NETWORK.num_weights).normal_(generator=noise_stream)
+            weights = mean + log_std.exp() * noise
+            nll = F.cross_entropy(logits(NETWORK, weights, images[batch].double()), labels[batch])
+            kl = torch.distributions.kl_divergence(
+                torch.distributions.Normal(mean, log_std.exp()),
+                torch.distributions.Normal(0.0, 1.0),
+            ).sum()
+            optimizer.zero_grad()
+            (45 * nll + kl).backward()
+            optimizer.step()
+        state, _ = train_vi_epoch(
+            NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4
+        )
+    torch.testing.assert_close(state.parameters[0].double(), mean.detach(), atol=2e-5, rtol=0)
+    torch.testing.assert_close(state.parameters[1].double(), log_std.detach(), atol=2e-5, rtol=0)
+
+
+def test_without_information_in_the_data_q_becomes_the_prior():
+    """All images are black: but for the output's biases nothing depends on the first weights."""
+    network = Network((8, 3))
+    images, labels = torch.zeros(30, 8), torch.arange(30) % 3
+    state = start_vi(torch.full((network.num_weights,), 0.5), 0.1)
+    for _ in range(250):
+        state, _ = train_vi_epoch(
+            network, state, images, labels, learning_rate=0.02, batch_size=10, seed=0
+        )
+    # these parameters' gradient has no noise, so they converge
+    torch.testing.assert_close(state.posterior.mean[:24], torch.zeros(24), atol=1e-3, rtol=0)
+    torch.testing.assert_close(state.posterior.std[:24], torch.ones(24), atol=1e-3, rtol=0)
+
+
+def test_std_never_falls_below_the_smallest(monkeypatch):
+    monkeypatch.setattr(vi, "SMALLEST_STD", 0.1)
+    images, labels = points()
+    state = start_vi(torch.zeros(NETWORK.num_weights), 0.1)
+    state, _ = train_vi_epoch(NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0)
+    assert state.parameters[1].min() >= math.log(0.1) - 1e-6
+
+
+def test_draws_have_the_posteriors_moments():
+    posterior = GaussianPosterior(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
+    draws = torch.stack(list(posterior.draw(20_000, generator(0))))
+    # 5 standard errors: false alarm below 3e-6
+    errors = 5 * posterior.std / math.sqrt(20_000)
+    assert ((draws.mean(0) - posterior.mean).abs() < errors).all()
+    assert ((draws.std(0) - posterior.std).abs() < errors).all()
