@@ -75,7 +75,10 @@ class HMCConfig(NetworkConfig):
 
     def hmc_settings(self) -> HMCSettings:
         if (self.num_steps is None) == (self.trajectory_length is None):
-            raise UserError("Give either num_steps or trajectory_length, and only one of them.")
+            raise UserError(
+                "A trajectory has either num_steps or a trajectory_length: "
+                "give one of them, and 'none' for the other if the config has it."
+            )
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
             self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
@@ -194,12 +197,14 @@ def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
 
 def measure_step(target: Posterior, weights: Tensor, step_size: float) -> float:
     """Seconds that a leapfrog step takes from here, once a neighbour list has settled."""
+    momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
     times = []
     leapfrog(
-        target, weights, torch.zeros_like(weights), step_size, MEASURED_STEPS,
+        target, weights, momentum.to(weights.device), step_size, MEASURED_STEPS,
         on_step=lambda: times.append(time.perf_counter()),
     )  # fmt: skip
-    return (times[-1] - times[len(times) // 2]) / (len(times) - 1 - len(times) // 2)
+    settled = times[MEASURED_STEPS // 2 :]
+    return (settled[-1] - settled[0]) / (len(settled) - 1)
 
 
 def sample(

@@ -119,7 +119,8 @@ def leapfrog(
 
 def kinetic_energy(momentum: Tensor) -> float:
     """½‖p‖², summed in float64."""
-    return 0.5 * momentum.double().square().sum().item()
+    momentum = momentum.double()
+    return 0.5 * momentum.dot(momentum).item()
 
 
 class StepSizeAdaptation(NamedTuple):

@@ -93,7 +93,8 @@ class Posterior:
     def _energy(self, weights: Tensor) -> tuple[Energy, Tensor]:
         gradient, nll, margins = self.pass_over(weights, None)
         nll = self.ranks.sum(nll.double().sum().reshape(1)).item()
-        potential = nll + 0.5 * weights.double().square().sum().item()
+        exact = weights.double()
+        potential = nll + 0.5 * exact.dot(exact).item()
         return Energy(potential, nll, gradient), margins
 
     def pass_over(self, weights: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

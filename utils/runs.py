@@ -83,7 +83,9 @@ def explain(error: Exception) -> str:
 
 def resume_command() -> str:
     arguments = [a for a in sys.argv if a not in ("--overwrite", "--resume")]
-    return shlex.join(["python", *arguments, "--resume"])
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    launcher = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
+    return shlex.join([*launcher, *arguments, "--resume"])
 
 
 # ---- the run
