@@ -86,12 +86,17 @@ class HMCConfig(NetworkConfig):
 
 
 def main(config: HMCConfig) -> None:
-    settings = config.hmc_settings()
     device = choose_device(config.device)
-    ranks = connect_ranks(config, device)
-    run = open_run(config, "HMC", device) if ranks.first else None
-    if not share_number(ranks, run is not None and not run.finished):
-        return
+    with parallel.connected(device) as ranks:
+        check_sharing(config, ranks)
+        run = open_run(config, "HMC", device) if ranks.first else None
+        if share_number(ranks, run is not None and not run.finished):
+            run_chains(config, device, ranks, run)
+
+
+def run_chains(config: HMCConfig, device: torch.device, ranks: Ranks, run: Run | None) -> None:
+    """The whole of a run; only the first rank has a run directory and writes."""
+    settings = config.hmc_settings()
     share_matmul(ranks, device, run)
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
@@ -108,8 +113,8 @@ def main(config: HMCConfig) -> None:
     report(run, record.finish(chains))
 
 
-def connect_ranks(config: HMCConfig, device: torch.device) -> Ranks:
-    ranks = parallel.connect(device)
+def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
+    config.hmc_settings()
     if ranks.size > 1 and config.parallel == "none":
         raise UserError("Several processes need to know what to share: give --parallel data.")
     if config.parallel == "chains" and config.num_chains < ranks.size:
@@ -117,7 +122,6 @@ def connect_ranks(config: HMCConfig, device: torch.device) -> Ranks:
             f"--parallel chains gives every process a chain: {ranks.size} processes need "
             f"--num_chains {ranks.size} or more, not {config.num_chains}."
         )
-    return ranks
 
 
 def share_number(ranks: Ranks, number: float) -> float:
@@ -233,6 +237,8 @@ def report(run: Run, summary: dict) -> None:
     if summary["diagnostics"]:
         print(f"{'':20} largest R-hat   smallest ESS (bulk, tail)   median bulk ESS per hour")
     for name, numbers in summary["diagnostics"].items():
+        if not numbers:
+            continue
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
             f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"

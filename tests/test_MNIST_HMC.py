@@ -15,11 +15,11 @@ import pytest
 from tests.conftest import REPOSITORY, script_command
 
 TOY = (
-    "--config_name", "quick", "--hidden_sizes", "8", "--num_train", "600", "--num_burnin", "4",
-    "--num_samples", "10", "--trajectory_length", "none", "--num_steps", "12",
+    "--config_name", "quick", "--hidden_sizes", "12", "--num_train", "600", "--num_burnin", "4",
+    "--num_samples", "8", "--trajectory_length", "none", "--num_steps", "12",
     "--step_size", "0.003", "--anchored_epochs", "1",
 )  # fmt: skip
-WEIGHTS = 785 * 8 + 9 * 10
+WEIGHTS = 785 * 12 + 13 * 10
 
 
 def records(directory: Path) -> list[dict]:
@@ -33,14 +33,14 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
     samples = np.load(run / "samples.npy", mmap_mode="r")
-    assert samples.shape == (20, WEIGHTS)
+    assert samples.shape == (16, WEIGHTS)
     assert samples.dtype == np.float32
-    assert json.loads((run / "network.json").read_text())["sizes"] == [784, 8, 10]
+    assert json.loads((run / "network.json").read_text())["sizes"] == [784, 12, 10]
     chains = json.loads((run / "chains.json").read_text())
-    assert chains == {"num_chains": 2, "samples_per_chain": 10}
+    assert chains == {"num_chains": 2, "samples_per_chain": 8}
     trace = records(run)
     assert [(r["iteration"], r["chain"]) for r in trace] == [
-        (i, k) for i in range(1, 25) for k in range(2)
+        (i, k) for i in range(1, 21) for k in range(2)
     ]
     assert sum(r["burnin"] for r in trace) == 8
     summary = json.loads((run / "summary.json").read_text())
@@ -50,10 +50,10 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
     }  # fmt: skip
-    kept = [r for r in trace if r["chain"] == 1 and r["iteration"] in range(6, 25, 2)]
+    kept = [r for r in trace if r["chain"] == 1 and r["iteration"] in range(6, 21, 2)]
     measured = np.load(run / "quantities.npy")
-    np.testing.assert_array_equal(measured[10:, 1], [r["nll"] for r in kept])
-    for sample, record in zip(samples[10:], kept, strict=True):
+    np.testing.assert_array_equal(measured[8:, 1], [r["nll"] for r in kept])
+    for sample, record in zip(samples[8:], kept, strict=True):
         energy = record["nll"] + 0.5 * np.square(sample.astype(float)).sum()
         assert record["potential"] == pytest.approx(energy, abs=1e-6)
     assert "Estimate" in process.stdout
@@ -63,7 +63,7 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
 @pytest.mark.parametrize("start", ["anchored", "initialisation"])
 def test_where_chains_start(script, tmp_path, start):
     """Before it moves an anchored chain fits the data with weights of the prior's size."""
-    arguments = ("--start", start, "--anchored_epochs", 8, "--num_burnin", 0, "--num_samples", 8)
+    arguments = ("--start", start, "--anchored_epochs", 100, "--num_burnin", 0, "--num_steps", 1)
     process = script("MNIST_HMC", *TOY, *arguments, "--step_size", 1e-9)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
@@ -71,7 +71,7 @@ def test_where_chains_start(script, tmp_path, start):
     nll = records(run)[0]["nll"]
     if start == "anchored":
         assert 0.9 < mean_square < 1.3
-        assert nll < 100
+        assert nll < 150
     else:
         assert mean_square < 0.01
         assert nll == pytest.approx(600 * np.log(10), rel=0.05)
@@ -85,11 +85,15 @@ def wait_for_records(directory: Path, count: int) -> None:
 
 
 def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_path):
-    arguments = (*TOY, "--num_samples", 60, "--checkpoint_seconds", 0, "--num_steps", 40)
+    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0)
     whole = script("MNIST_HMC", *arguments, "--run_name", "whole")
     assert whole.returncode == 0, whole.stderr
+    directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
     killed = tmp_path / "default" / "HMC-MNIST-quick-killed"
-    for count, more in ((3, ()), (30, ("--resume",))):
+    killed.mkdir()  # with the same matmul kernel: which one is faster may change from run to run
+    matmul = json.loads((directory / "meta.json").read_text())["matmul"]
+    (killed / "meta.json").write_text(json.dumps({"matmul": matmul}))
+    for count, more in ((3, ()), (20, ("--resume",))):
         process = started_script("MNIST_HMC", *arguments, "--run_name", "killed", *more)
         wait_for_records(killed, count)
         process.send_signal(signal.SIGKILL)
@@ -97,7 +101,6 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
         assert not (killed / "DONE").exists()
     resumed = script("MNIST_HMC", *arguments, "--run_name", "killed", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
     for name in ("samples.npy", "quantities.npy"):
         assert (killed / name).read_bytes() == (directory / name).read_bytes()
     assert records(killed) == records(directory)
@@ -157,9 +160,11 @@ def torchrun(tmp_path, data_dir, *arguments) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("force", ["dense", "listed"])
-def test_sharded_data_give_the_same_chain(script, tmp_path, data_dir, force):
-    arguments = (*TOY, "--num_samples", 8, "--num_burnin", 2, "--force", force)
+def test_sharded_data_give_the_same_chain(script, tmp_path, data_dir):
+    arguments = (
+        *TOY, "--hidden_sizes", 64, "--anchored_epochs", 100, "--force", "listed",
+        "--safe_margin", 10, "--num_burnin", 2, "--num_steps", 30, "--step_size", 0.001,
+    )  # fmt: skip
     alone = script("MNIST_HMC", *arguments, "--run_name", "alone")
     assert alone.returncode == 0, alone.stderr
     both = torchrun(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "data")
@@ -172,10 +177,11 @@ def test_sharded_data_give_the_same_chain(script, tmp_path, data_dir, force):
         assert first["delta_energy"] == pytest.approx(second["delta_energy"], abs=0.02)
     rows = [np.mean([r["list_rows"] for r in records(run)]) for run in runs]
     assert rows[1] == pytest.approx(rows[0], rel=0.1)
+    assert rows[0] < 400  # of 600 images
 
 
 def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_dir):
-    arguments = (*TOY, "--num_samples", 8, "--num_burnin", 2, "--num_chains", 3)
+    arguments = (*TOY, "--num_burnin", 2, "--num_chains", 3)
     alone = script("MNIST_HMC", *arguments, "--run_name", "alone")
     assert alone.returncode == 0, alone.stderr
     both = torchrun(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "chains")

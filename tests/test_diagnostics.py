@@ -110,7 +110,7 @@ def test_constants_have_no_diagnostics_and_do_not_spoil_their_group():
     assert math.isnan(found["quantities"]["probability/1"]["ess_bulk"])
     group = found["groups"]["probability"]
     assert group["median_ess_bulk_per_hour"] == pytest.approx(group["smallest_ess_bulk"] / 2)
-    assert diagnose_all(np.ones((1, 50, 1)), ["p/0"], 1.0)["groups"] == {"p": {"varying": 0}}
+    assert diagnose_all(np.ones((1, 50, 1)), ["p/0"], 1.0)["groups"] == {"p": {}}
 
 
 def test_quantities_of_a_sample():

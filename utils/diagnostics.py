@@ -147,7 +147,7 @@ def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
 
     A group is the quantities of one kind, like all probabilities; it is as good as its worst.
     Quantities that never vary, like the probability of an image that is always sure, have no
-    R-hat and no ESS, and do not count in their group.
+    R-hat and no ESS, and do not count in their group; one without any others is empty.
     """
     each = {name: diagnose(draws[:, :, i]) for i, name in enumerate(names)}
     groups: dict[str, list[dict]] = {}
@@ -166,7 +166,7 @@ def _summary(members: list[dict], hours: float) -> dict:
     columns = {key: np.array([numbers[key] for numbers in members]) for key in members[0]}
     columns = {key: values[np.isfinite(values)] for key, values in columns.items()}
     if not all(len(values) for values in columns.values()):
-        return {"varying": 0}
+        return {}
     median = float(np.median(columns["ess_bulk"]))
     return {
         "largest_rhat": float(columns["rhat"].max()),

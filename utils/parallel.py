@@ -5,6 +5,7 @@ connections to it break, and what the others were waiting for ends them with a c
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -48,15 +49,22 @@ class Ranks:
 ALONE = Ranks()
 
 
-def connect(device: torch.device) -> Ranks:
-    """The ranks that torchrun started; ALONE without it."""
+@contextmanager
+def connected(device: torch.device) -> Iterator[Ranks]:
+    """The ranks that torchrun started, until the first of them is done; ALONE without it."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        return ALONE
+        yield ALONE
+        return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with _other_ranks_alive():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+    try:
+        yield ranks
+        ranks.sum(torch.zeros(1))  # wait for the first rank, which has more to do at the end
+    finally:
+        distributed.destroy_process_group()
 
 
 @contextmanager

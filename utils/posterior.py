@@ -28,7 +28,7 @@ FORCES = ("auto", "dense", "active", "listed")
 # Rows that pass through the network at a time: their activations stay in the processor's cache.
 CHUNK_ROWS = 2000
 # |softmax − y| below which a row changes nothing in a float32 sum with errors of size 1.
-NEGLIGIBLE_ERROR = 1e-9
+NEGLIGIBLE_ERROR = 1e-8
 # Below these, choosing rows costs more than computing them all.
 WORTHWHILE_POINTS = 2000
 WORTHWHILE_SHARE = 0.7
