@@ -20,7 +20,7 @@ lint: .venv/installed-dev
 	$(VENV_PYTHON) -m ruff format --check .
 
 bench: .venv/installed
-	$(VENV_PYTHON) benchmarks/run.py
+	$(VENV_PYTHON) benchmarks/training.py
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

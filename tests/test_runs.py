@@ -52,7 +52,9 @@ def test_a_finished_run_has_all_its_files(config):
     assert records(run) == [{"epoch": 1, "loss": 0.5}]
     assert json.loads(run.path("summary.json").read_text()) == {"accuracy": 0.9}
     meta = json.loads(run.path("meta.json").read_text())
-    assert {"command", "git_commit", "versions", "host", "threads", "seconds", "matmul"} <= set(meta)
+    assert {"command", "git_commit", "versions", "host", "threads", "seconds", "matmul"} <= set(
+        meta
+    )
 
 
 def test_names_of_run_and_batch_are_in_the_path(config):
@@ -199,7 +201,7 @@ def test_json_has_no_nan(tmp_path):
 
 
 def test_too_little_disk_is_said_before_the_start(tmp_path):
-    with pytest.raises(UserError, match="This needs .* MB of disk"):
+    with pytest.raises(UserError, match=r"This needs .* MB of disk"):
         runs.announce(tmp_path, seconds=1, more_memory=0, disk_bytes=1e18)
 
 

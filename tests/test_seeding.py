@@ -18,4 +18,6 @@ def test_a_stream_depends_on_its_name_alone():
 def test_streams_stay_what_they_were():
     # Published seeds must keep giving the same runs.
     expected = torch.tensor([0.6317, 0.2969, 0.5222, 0.0486])
-    torch.testing.assert_close(torch.tensor(draw(0, "initial_weights", 0)), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        torch.tensor(draw(0, "initial_weights", 0)), expected, atol=1e-4, rtol=0
+    )

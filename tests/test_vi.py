@@ -77,7 +77,9 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
     monkeypatch.setattr(vi, "SMALLEST_STD", 0.1)
     images, labels = points()
     state = start_vi(torch.zeros(NETWORK.num_weights), 0.1)
-    state, _ = train_vi_epoch(NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0)
+    state, _ = train_vi_epoch(
+        NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0
+    )
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6
 
 

@@ -33,16 +33,13 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if available and name in ("cuda", "auto") else "cpu")
 
 
-def choose_matmul(device: torch.device, name: str | None = None) -> str:
-    """Select the fastest fp32-accurate matmul and return its name.
+def choose_matmul(device: torch.device, name: str = "auto") -> str:
+    """Select the matmul called `name`, or the fastest accurate one, and return its name.
 
-    With a `name` that kernel is selected without measuring: a resumed run must go on with the
-    kernel it was begun with to give the same bits.
+    A resumed run must name the kernel it was begun with, to go on with the same bits.
     """
-    if name is None:
+    if name == "auto":
         name = _fastest_accurate() if device.type == "cpu" else "default"
-    if name not in CANDIDATES:
-        raise UserError(f"Unknown matmul {name!r}; there are: {', '.join(CANDIDATES)}.")
     torch.set_float32_matmul_precision(CANDIDATES[name])
     return name
 

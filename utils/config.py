@@ -49,6 +49,12 @@ class Config:
     device: str = option(
         "auto", "where to compute", choices=("auto", "cpu", "cuda"), changeable=True
     )
+    matmul: str = option(
+        "auto",
+        "CPU kernel of matrix products; auto: the fastest accurate one; give one for equal bits",
+        choices=("auto", "default", "onednn"),
+        changeable=True,
+    )
     wandb: str = option(
         "auto",
         "wandb logging; auto: online if logged in, else offline in the run's directory",

@@ -165,7 +165,7 @@ class Run:
         self._previous = self._read_json("meta.json")
         self.meta = self._previous | _provenance() | {
             "device": str(device),
-            "matmul": compute.choose_matmul(device, self._previous.get("matmul")),
+            "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
         }  # fmt: skip
         self.meta.setdefault("wandb_id", os.urandom(6).hex())
         self._started = time.monotonic()

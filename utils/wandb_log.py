@@ -7,9 +7,12 @@ and summary.json hold it all.
 
 import netrc
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from utils.config import UserError
 
 PROJECT = "bnn-compact-representation"
 
@@ -21,7 +24,13 @@ def start(config, kind: str, directory: Path, run_id: str) -> "WandbRun | NoWand
         mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     if mode == "disabled":
         return NoWandb()
-    return WandbRun(config, kind, directory, run_id, mode)
+    try:
+        return WandbRun(config, kind, directory, run_id, mode)
+    except ConnectionError as error:
+        if config.wandb != "auto":
+            raise UserError(f"{error}: give --wandb offline, and send the run later.") from None
+        print(f"{error}: logging offline instead.", file=sys.stderr)
+        return WandbRun(config, kind, directory, run_id, "offline")
 
 
 def logged_in() -> bool:
@@ -40,12 +49,15 @@ class WandbRun:
         import wandb  # takes a second, which a run without it need not wait
 
         self._wandb, self._directory, self._mode, self._axes = wandb, directory, mode, set()
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            group=config.run_batch_name, job_type=kind, name=directory.name,
-            id=run_id, resume="allow" if mode == "online" else None, mode=mode,
-            dir=directory, config=asdict(config), settings=wandb.Settings(silent=True),
-        )  # fmt: skip
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                group=config.run_batch_name, job_type=kind, name=directory.name,
+                id=run_id, resume="allow" if mode == "online" else None, mode=mode,
+                dir=directory, config=asdict(config), settings=wandb.Settings(silent=True),
+            )  # fmt: skip
+        except wandb.errors.CommError as error:
+            raise ConnectionError(f"wandb cannot be reached ({error})") from None
 
     def log(self, record: dict) -> None:
         axis, *names = record
