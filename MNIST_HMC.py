@@ -14,12 +14,13 @@ transition, burn-in included), quantities.npy (what is diagnosed, per sample), d
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from utils import parallel
+from utils.anchored import LEARNING_RATES, anchored_maps
 from utils.chain_record import ChainRecord
 from utils.compute import CANDIDATES, choose_device, choose_matmul
 from utils.config import NetworkConfig, UserError, option
@@ -30,10 +31,7 @@ from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
 from utils.runs import Run, open_run, progress_bar, run_script
 from utils.seeding import generator
-from utils.training import TrainingSettings, start_training, train
 
-ANCHORED_RATES = (0.01, 0.003, 0.001)  # of Adam, one after the other
-ANCHORED_BATCH = 250
 MEASURED_STEPS = 16
 
 
@@ -169,34 +167,20 @@ def resume_or_start(
 
 
 def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
-    """Where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP.
-
-    An anchored MAP minimises the NLL + ½ ‖θ − θ₀‖² with θ₀ from the prior: it fits the data, and
-    has weights of the size that the posterior's have, which trained networks do not.
-    """
-    names = range(config.num_chains)
-    device = data.train_images.device
-    if config.start == "initialisation":
-        draws = [
-            initial_weights(network, generator(config.seed, "initial_weights", k)) for k in names
-        ]
-        return torch.stack(draws).to(device)
-    prior = [
-        torch.randn(network.num_weights, generator=generator(config.seed, "anchor", k))
-        for k in names
+    """Where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP."""
+    streams = [
+        generator(config.seed, "initial_weights", chain) for chain in range(config.num_chains)
     ]
-    anchors = torch.stack(prior).to(device)
-    settings = TrainingSettings("Adam", ANCHORED_RATES[0], ANCHORED_BATCH, prior_precision=1.0)
-    state = replace(start_training(anchors, settings), anchors=anchors)
+    if config.start == "initialisation":
+        draws = [initial_weights(network, stream) for stream in streams]
+        return torch.stack(draws).to(data.train_images.device)
     epochs = config.anchored_epochs
-    with progress_bar(len(ANCHORED_RATES) * epochs * len(anchors), "anchored start") as bar:
-        for rate in ANCHORED_RATES:
-            state, _ = train(
-                network, state, data.train_images, data.train_labels,
-                replace(settings, learning_rate=rate), seed=config.seed, num_epochs=epochs,
-                on_epoch=lambda member, epoch, loss: bar.update(),
-            )  # fmt: skip
-    return state.weights
+    total = len(LEARNING_RATES) * epochs * config.num_chains
+    with progress_bar(total, "anchored start") as bar:
+        return anchored_maps(
+            network, data, streams, config.seed, epochs,
+            on_epoch=lambda member, epoch, loss: bar.update(),
+        )  # fmt: skip
 
 
 def measure_step(target: Posterior, weights: Tensor, step_size: float) -> float:
