@@ -61,7 +61,7 @@ class HMCConfig(NetworkConfig):
         18.0, "above it a point's gradient may be left out of a listed force", unit="nats", above=0
     )
     longest_sleep: int = option(
-        50, "steps for which a listed force may leave a point alone", unit="steps", minimum=1
+        200, "steps for which a listed force may leave a point alone", unit="steps", minimum=1
     )
     parallel: str = option(
         "none", "what several processes under torchrun share out",
