@@ -97,6 +97,7 @@ class Walk:
         _, self._force = self._target.trajectory(weights)
         if force == "listed":
             self(4)
+        self._warm = self._force.num_calls, self._force.num_rows
 
     def __call__(self, count: int) -> None:
         for _ in range(count):
@@ -105,7 +106,9 @@ class Walk:
             kinetic_energy(self._momentum)
 
     def rows(self) -> float:
-        return self._force.counts()[0]
+        """Images looked at per step, since the lists have settled."""
+        calls, rows = self._warm
+        return (self._force.num_rows - rows) / (self._force.num_calls - calls)
 
 
 class Autograd:
