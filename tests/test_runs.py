@@ -52,9 +52,8 @@ def test_a_finished_run_has_all_its_files(config):
     assert records(run) == [{"epoch": 1, "loss": 0.5}]
     assert json.loads(run.path("summary.json").read_text()) == {"accuracy": 0.9}
     meta = json.loads(run.path("meta.json").read_text())
-    assert {"command", "git_commit", "versions", "host", "threads", "seconds", "matmul"} <= set(
-        meta
-    )
+    assert {"sessions", "seconds", "peak_memory", "matmul"} <= set(meta)
+    assert {"command", "git_commit", "versions", "host", "threads"} <= set(meta["sessions"][0])
 
 
 def test_names_of_run_and_batch_are_in_the_path(config):
@@ -76,6 +75,7 @@ def test_resume_goes_on_from_the_checkpoint_and_drops_later_records(config):
     run.log(epoch=2)
     assert records(run) == [{"epoch": 1}, {"epoch": 2}]
     run.finish({})
+    assert len(json.loads(run.path("meta.json").read_text())["sessions"]) == 2
 
 
 def test_resume_before_the_first_checkpoint_starts_with_empty_records(config):

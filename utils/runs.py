@@ -3,7 +3,7 @@
 `open_run` makes `<out_dir>/<batch>/<kind>-<dataset>-<config_name>[-<run_name>]/` with
 
     config.yaml      the resolved config
-    meta.json        command, commit, versions, machine, seconds: where the numbers come from
+    meta.json        for each session: command, commit, versions, machine; seconds in total
     metrics.jsonl    one JSON record per measurement
     checkpoint.npz   while unfinished: everything needed to go on
     summary.json     the final numbers
@@ -163,11 +163,11 @@ class Run:
             print(f"{directory} is finished already; nothing to do.")
             return
         self._previous = self._read_json("meta.json")
-        self.meta = self._previous | _provenance() | {
-            "device": str(device),
+        self.meta = {
+            "wandb_id": self._previous.get("wandb_id", os.urandom(6).hex()),
             "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
-        }  # fmt: skip
-        self.meta.setdefault("wandb_id", os.urandom(6).hex())
+            "sessions": [*self._previous.get("sessions", []), _provenance(device)],
+        }
         self._started = time.monotonic()
         self._write_meta()
         self._metrics = open(directory / "metrics.jsonl", "a+b")  # noqa: SIM115 (as the lock)
@@ -290,7 +290,8 @@ class Run:
         return json.loads(path.read_text()) if path.exists() else {}
 
 
-def _provenance() -> dict:
+def _provenance(device: torch.device) -> dict:
+    """Where the numbers of a session come from: command, code, packages, machine."""
     repository = Path(__file__).resolve().parent.parent
 
     def git(*arguments):
@@ -311,6 +312,7 @@ def _provenance() -> dict:
         "versions": {name: version(name) for name in PACKAGES},
         "host": platform.node(),
         "processor": platform.processor() or platform.machine(),
+        "device": str(device),
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
