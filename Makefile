@@ -21,6 +21,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/training.py
+	$(VENV_PYTHON) benchmarks/hmc.py
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

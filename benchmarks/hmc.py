@@ -55,6 +55,7 @@ def main() -> None:
         peer = Blackjax(problem) if options.peers else None
         compare_steps(data, state, momentum, peer, options.repeats)
         compare_ranks(problem, options.repeats)
+    compare_trajectories(data, state, options.samples.with_name("summary.json"))
     if options.scaling:
         compare_sizes(data)
 
@@ -261,6 +262,24 @@ def compare_ranks(problem: Path, repeats: int) -> None:
             {name: min(times[force] for times in measured) for name, measured in found.items()},
             "one process, two threads", [],
         )  # fmt: skip
+
+
+def compare_trajectories(data: Dataset, state: Tensor, summary: Path) -> None:
+    """A whole transition of each config, energies and all; and what a finished run came to."""
+    target = Posterior(NETWORK, data.train_images, data.train_labels)
+    ways = {
+        "test3.2: 500 steps of 0.001": lambda: transition(target, state, 0.001, 500, 0),
+        "laptop: 1309 steps of 0.0012": lambda: transition(target, state, STEP_SIZE, 1309, 0),
+    }
+    notes = []
+    if summary.exists():
+        groups = json.loads(summary.read_text())["diagnostics"].items()
+        found = (
+            f"{name} {group['median_ess_bulk_per_hour']:.0f}" for name, group in groups if group
+        )
+        notes = [f"Median effective samples per hour of the laptop run: {', '.join(found)}."]
+    seconds = harness.fastest(ways, repeats=1)
+    harness.record("A sample", "sample", seconds, next(iter(ways)), notes)
 
 
 def compare_sizes(data: Dataset) -> None:
