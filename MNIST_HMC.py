@@ -42,7 +42,7 @@ class HMCConfig(NetworkConfig):
     num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
     store_every: int = option(1, "transitions from one stored sample to the next", minimum=1)
     num_chains: int = option(1, "independent chains", minimum=1)
-    step_size: float = option(0.0015, "of the leapfrog integrator; at first, if adapted", above=0)
+    step_size: float = option(0.0012, "of the leapfrog integrator; at first, if adapted", above=0)
     num_steps: int | None = option(None, "leapfrog steps per transition", minimum=1)
     trajectory_length: float | None = option(
         None, "step size × steps of a transition, instead of num_steps", above=0
