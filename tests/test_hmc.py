@@ -213,7 +213,7 @@ def test_posterior_of_a_bias_in_closed_form():
 
 
 def test_small_posterior_against_importance_sampling():
-    """Predictions of a network with 17 weights, beside averages over 300,000 draws from the prior
+    """Predictions of a network with 17 weights, beside averages over 100,000 draws from the prior
     weighted by their likelihood, computed in NumPy."""
     network, rng = Network((2, 3, 2), "tanh"), np.random.default_rng(0)
     images = rng.normal(size=(8, 2))
@@ -227,7 +227,7 @@ def test_small_posterior_against_importance_sampling():
         outputs = np.einsum("kch,knh->knc", second, hidden) + other_bias[:, None]
         return outputs - np.logaddexp(outputs[..., 0], outputs[..., 1])[..., None]
 
-    draws = rng.normal(size=(300_000, 17))
+    draws = rng.normal(size=(100_000, 17))
     weight = np.exp(log_probabilities(draws, images)[:, np.arange(8), labels].sum(1))
     weight /= weight.sum()
     answers = np.exp(log_probabilities(draws, questions)[..., 1])
@@ -244,7 +244,7 @@ def test_small_posterior_against_importance_sampling():
         assert abs(values.mean() - expected[k]) < 4.5 * error
 
 
-def geweke_scores(accept_rightly: bool) -> np.ndarray:
+def geweke_scores(accept_rightly: bool, count: int) -> np.ndarray:
     """z-scores of Geweke's (2004) joint-distribution test on a network with 12 weights.
 
     Labels drawn given the weights, and weights moved given the labels, in turn: the weights then
@@ -254,7 +254,7 @@ def geweke_scores(accept_rightly: bool) -> np.ndarray:
     network, labels_stream = Network((2, 2, 2), "tanh"), torch.Generator().manual_seed(3)
     images = 2 * normal(6, 2, seed=4)
     weights, tests = normal(12, seed=5), []
-    for iteration in range(2500):
+    for iteration in range(count):
         chances = logits(network, weights, images).softmax(-1)
         labels = torch.multinomial(chances, 1, generator=labels_stream).squeeze(1)
         target = Posterior(network, images, labels)
@@ -271,11 +271,11 @@ def geweke_scores(accept_rightly: bool) -> np.ndarray:
 
 
 def test_geweke_joint_distribution():
-    assert np.abs(geweke_scores(accept_rightly=True)).max() < 4.5
+    assert np.abs(geweke_scores(accept_rightly=True, count=2500)).max() < 4.5
 
 
 def test_geweke_notices_a_broken_accept_step():
-    assert np.abs(geweke_scores(accept_rightly=False)).max() > 10
+    assert np.abs(geweke_scores(accept_rightly=False, count=800)).max() > 10
 
 
 # ---- adaptation and chains
