@@ -23,6 +23,7 @@ bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/training.py
 	$(VENV_PYTHON) benchmarks/matching.py
 	$(VENV_PYTHON) benchmarks/recovery.py
+	$(VENV_PYTHON) benchmarks/hmc.py
 
 .venv/installed: requirements.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -1,0 +1,337 @@
+"""Speed of HMC's leapfrog steps on paper A's posterior, beside peers and the machine's limit.
+
+    python benchmarks/hmc.py [--data_dir DIR] [--samples FILE.npy] [--no-peers] [--no-scaling]
+
+Everything starts from one state: the last of `--samples`, by default of the laptop run if there
+is one, and otherwise one that a short burn-in reaches (minutes). The peers are PyTorch's autograd
+over the whole batch, and blackjax on JAX in an environment of its own (requirements-peers.txt).
+The limit is the time of the matrix products alone at the best rate measured on this machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+import harness
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from utils.anchored import anchored_maps
+from utils.compute import CANDIDATES, choose_matmul
+from utils.data import Dataset, load_dataset
+from utils.hmc import kinetic_energy, leapfrog, transition
+from utils.mlp import Network, logits
+from utils.posterior import CHUNK_ROWS, Posterior
+from utils.seeding import generator
+
+NETWORK = Network((784, 512, 10))
+STEP_SIZE = 0.0012  # of the laptop config
+LAPTOP_RUN = harness.ROOT / "runs/default/HMC-MNIST-laptop/samples.npy"
+PEERS = harness.ROOT / "build" / "peers"
+DENSE_STEPS, LISTED_STEPS = 2, 20  # in each repeat
+ENERGY_STEPS = 100
+
+
+def main() -> None:
+    options = read_options()
+    matmul = choose_matmul(torch.device("cpu"))
+    data = load_dataset("MNIST", options.data_dir)
+    state = stationary_state(data, options.samples)
+    momentum = torch.randn(state.shape, generator=generator(0, "benchmark_momentum"))
+    with tempfile.TemporaryDirectory() as folder:
+        problem = Path(folder) / "problem.npz"
+        np.savez(
+            problem, images=data.train_images, labels=data.train_labels, weights=state,
+            momentum=momentum, sizes=NETWORK.sizes, matmul=matmul, step_size=STEP_SIZE,
+        )  # fmt: skip
+        peer = Blackjax(problem) if options.peers else None
+        compare_steps(data, state, momentum, peer, options.repeats)
+        compare_ranks(problem, options.repeats)
+    compare_trajectories(data, state, options.samples.with_name("summary.json"))
+    if options.scaling:
+        compare_sizes(data)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", default=harness.ROOT / "data")
+    parser.add_argument("--samples", type=Path, default=LAPTOP_RUN)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--scaling", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args()
+
+
+def stationary_state(data: Dataset, samples: Path) -> Tensor:
+    """Weights as the posterior has them [d]."""
+    if samples.exists():
+        return torch.from_numpy(np.load(samples, mmap_mode="r")[-1].copy())
+    print(f"There is no {samples}: burning in for some minutes")
+    return near_posterior(NETWORK, data, epochs=8, lengths=(0.1, 0.2, 0.4, 0.8))
+
+
+def near_posterior(network: Network, data: Dataset, epochs: int, lengths: tuple) -> Tensor:
+    """An anchored MAP, moved on by some trajectories."""
+    (weights,) = anchored_maps(network, data, [generator(0, "anchor")], 0, epochs)
+    target = Posterior(network, data.train_images, data.train_labels)
+    for number, length in enumerate(lengths):
+        weights, _ = transition(
+            target, weights, STEP_SIZE, round(length / STEP_SIZE), 0, "burn-in", number
+        )
+    return weights
+
+
+class Walk:
+    """Leapfrog steps of ours along one trajectory, a few at a time; its lists have settled."""
+
+    def __init__(self, network, data, weights, momentum, force):
+        self._target = Posterior(network, data.train_images, data.train_labels, force)
+        self._weights, self._momentum = weights.clone(), momentum.clone()
+        _, self._force = self._target.trajectory(weights)
+        if force == "listed":
+            self(4)
+        self._warm = self._force.num_calls, self._force.num_rows
+
+    def __call__(self, count: int) -> None:
+        for _ in range(count):
+            self._weights.add_(self._momentum, alpha=STEP_SIZE)
+            self._momentum.add_(self._force(self._weights), alpha=-STEP_SIZE)
+            kinetic_energy(self._momentum)
+
+    def rows(self) -> float:
+        """Images looked at per step, since the lists have settled."""
+        calls, rows = self._warm
+        return (self._force.num_rows - rows) / (self._force.num_calls - calls)
+
+
+class Autograd:
+    """The same steps by autograd over the whole batch, with PyTorch's default matmul."""
+
+    def __init__(self, data: Dataset):
+        self._images, self._labels = data.train_images, data.train_labels
+
+    def energy(self, weights: Tensor) -> tuple[float, Tensor]:
+        weights = weights.detach().requires_grad_()
+        outputs = logits(NETWORK, weights, self._images)
+        nll = F.cross_entropy(outputs, self._labels, reduction="none").double().sum()
+        potential = nll + 0.5 * weights.double().square().sum()
+        potential.backward()
+        return potential.item(), weights.grad
+
+    def steps(self, weights: Tensor, momentum: Tensor, count: int) -> float:
+        """The change of H over so many steps."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(CANDIDATES["default"])
+        potential, gradient = self.energy(weights)
+        start = potential + kinetic_energy(momentum)
+        for _ in range(count):
+            momentum = momentum - 0.5 * STEP_SIZE * gradient
+            weights = weights + STEP_SIZE * momentum
+            potential, gradient = self.energy(weights)
+            momentum = momentum - 0.5 * STEP_SIZE * gradient
+        torch.set_float32_matmul_precision(before)
+        return potential + kinetic_energy(momentum) - start
+
+
+class Blackjax:
+    """blackjax's steps, in a process that waits while others are timed."""
+
+    def __init__(self, problem: Path):
+        script = Path(__file__).with_name("hmc_blackjax.py")
+        self._process = subprocess.Popen(
+            [peers_python(), script, problem], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        if self._process.stdout.readline() != "ready\n":
+            sys.exit("blackjax did not start: see its message above, or give --no-peers.")
+
+    def steps(self, count: int) -> dict:
+        self._process.stdin.write(f"{count} {STEP_SIZE}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def peers_python() -> Path:
+    """The Python of the peers' environment, which is made if need be."""
+    python = PEERS / "bin" / "python"
+    if not (PEERS / "installed").exists():
+        print("Installing blackjax and JAX into build/peers")
+        venv.create(PEERS, with_pip=True, clear=True)
+        requirements = Path(__file__).with_name("requirements-peers.txt")
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True)
+        (PEERS / "installed").touch()
+    return python
+
+
+def compare_steps(data, state: Tensor, momentum: Tensor, peer, repeats: int) -> None:
+    walks = {force: Walk(NETWORK, data, state, momentum, force) for force in FORCES}
+    autograd = Autograd(data)
+    ways = {
+        "PyTorch autograd, whole batch": lambda: autograd.steps(state, momentum, DENSE_STEPS - 1),
+        "blackjax, jitted JAX": lambda: peer.steps(DENSE_STEPS),
+        "ours, dense": lambda: walks["dense"](DENSE_STEPS),
+        "ours, active rows": lambda: walks["active"](DENSE_STEPS),
+        "ours, neighbour list": lambda: walks["listed"](LISTED_STEPS),
+        "limit: dense matrix products alone": dense_products(data, CHUNK_ROWS),
+    }
+    counts = {"ours, neighbour list": LISTED_STEPS, "limit: dense matrix products alone": 1}
+    if peer is None:
+        del ways["blackjax, jitted JAX"]
+    seconds = harness.fastest(ways, repeats)
+    seconds = {name: value / counts.get(name, DENSE_STEPS) for name, value in seconds.items()}
+    share = seconds["limit: dense matrix products alone"] / seconds["ours, dense"]
+    harness.record(
+        "A leapfrog step of HMC, 784-512-10, 60,000 images", "step", seconds,
+        "PyTorch autograd, whole batch",
+        [
+            f"Dense runs at {100 * share:.0f} % of the machine's matrix-product limit.",
+            f"The neighbour list had {walks['listed'].rows():.0f} of 60,000 images on average.",
+            energy_note(data, state, momentum, autograd, peer),
+        ],
+    )  # fmt: skip
+
+
+FORCES = ("dense", "active", "listed")
+
+
+def dense_products(data: Dataset, rows: int):
+    """The matrix products of a dense gradient, with nothing between them, by the best kernel.
+
+    Of the images only columns that are not always zero, as in ours, without a copy of the data.
+    """
+    width = 720
+    inputs, hidden = data.train_images[:, :width].contiguous(), torch.rand(rows, 512)
+    first, last, errors = torch.rand(512, width), torch.rand(10, 512), torch.rand(rows, 10)
+    outputs, gradients = torch.empty(rows, 512), (torch.zeros(512, width), torch.zeros(10, 512))
+
+    def multiply() -> None:
+        for chunk in inputs.split(rows):
+            torch.mm(chunk, first.T, out=outputs)
+            torch.mm(hidden, last.T)
+            torch.mm(errors, last, out=hidden)
+            gradients[1].addmm_(errors.T, outputs)
+            gradients[0].addmm_(hidden.T, chunk)
+
+    return multiply
+
+
+def energy_note(data, state, momentum, autograd: Autograd, peer) -> str:
+    changes = {
+        force: leapfrog(
+            Posterior(NETWORK, data.train_images, data.train_labels, force),
+            state, momentum, STEP_SIZE, ENERGY_STEPS,
+        ).delta_energy
+        for force in FORCES
+    }  # fmt: skip
+    changes["autograd"] = autograd.steps(state, momentum, ENERGY_STEPS)
+    if peer:
+        changes["blackjax"] = peer.steps(ENERGY_STEPS)["change"]
+    text = ", ".join(f"{name} {change:+.3f}" for name, change in changes.items())
+    return f"ΔH over {ENERGY_STEPS} steps of size {STEP_SIZE}, the same momentum: {text}."
+
+
+def compare_ranks(problem: Path, repeats: int) -> None:
+    """Two processes of one thread against one process of two."""
+    script = str(Path(__file__).with_name("hmc_ranks.py"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    commands = {
+        "one process, two threads": ([sys.executable, script, str(problem)], "2"),
+        "two ranks, a thread each": (
+            [*torchrun, "--nproc-per-node", "2", script, str(problem)], "1",
+        ),
+    }  # fmt: skip
+    found = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, (command, threads) in commands.items():
+            output = subprocess.run(
+                command, env=os.environ | {"OMP_NUM_THREADS": threads},
+                check=True, capture_output=True, text=True,
+            ).stdout  # fmt: skip
+            found[name].append(json.loads(output.splitlines()[-1]))
+    for force in ("dense", "listed"):
+        harness.record(
+            f"Ranks: a {force} leapfrog step", "step",
+            {name: min(times[force] for times in measured) for name, measured in found.items()},
+            "one process, two threads", [],
+        )  # fmt: skip
+
+
+def compare_trajectories(data: Dataset, state: Tensor, summary: Path) -> None:
+    """A whole transition of each config, energies and all; and what a finished run came to."""
+    target = Posterior(NETWORK, data.train_images, data.train_labels)
+    ways = {
+        "test3.2: 500 steps of 0.001": lambda: transition(target, state, 0.001, 500, 0),
+        "laptop: 1309 steps of 0.0012": lambda: transition(target, state, STEP_SIZE, 1309, 0),
+    }
+    notes = []
+    if summary.exists():
+        groups = json.loads(summary.read_text())["diagnostics"].items()
+        found = (
+            f"{name} {group['median_ess_bulk_per_hour']:.0f}" for name, group in groups if group
+        )
+        notes = [f"Median effective samples per hour of the laptop run: {', '.join(found)}."]
+    seconds = harness.fastest(ways, repeats=1)
+    harness.record("A sample", "sample", seconds, next(iter(ways)), notes)
+
+
+def compare_sizes(data: Dataset) -> None:
+    """Cost against the number of images and against the width, as a table and a figure."""
+    seconds = {}
+    for count in (6_000, 15_000, 30_000, 60_000):
+        part = Dataset(
+            data.name, data.train_images[:count], data.train_labels[:count],
+            data.test_images, data.test_labels,
+        )  # fmt: skip
+        seconds |= seconds_of_size(NETWORK, part, f"{count} images")
+    for width in (64, 128, 256, 1024):
+        seconds |= seconds_of_size(Network((784, width, 10)), data, f"width {width}")
+    note = "After short burn-ins, so lists are somewhat shorter than at stationarity."
+    harness.record("A leapfrog step against size", "step", seconds, "60000 images, dense", [note])
+    draw_sizes(seconds)
+
+
+def seconds_of_size(network: Network, data: Dataset, name: str) -> dict[str, float]:
+    start = time.perf_counter()
+    state = near_posterior(network, data, epochs=4, lengths=(0.03, 0.06))
+    momentum = torch.randn(state.shape, generator=generator(0, "benchmark_momentum"))
+    walks = {force: Walk(network, data, state, momentum, force) for force in ("dense", "listed")}
+    found = harness.fastest(
+        {"dense": lambda: walks["dense"](1), "listed": lambda: walks["listed"](10)}, repeats=4
+    )
+    print(f"{name}: measured in {time.perf_counter() - start:.0f} s")
+    return {f"{name}, dense": found["dense"], f"{name}, listed": found["listed"] / 10}
+
+
+def draw_sizes(seconds: dict[str, float]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
+    sizes = {
+        "training images": [(n, f"{n} images") for n in (6_000, 15_000, 30_000, 60_000)],
+        "hidden units": [
+            (n, "60000 images" if n == 512 else f"width {n}") for n in (64, 128, 256, 512, 1024)
+        ],
+    }
+    for axis, (label, points) in zip(axes, sizes.items(), strict=True):
+        for force in ("dense", "listed"):
+            values = [seconds[f"{name}, {force}"] for _, name in points]
+            axis.loglog([n for n, _ in points], values, "o-", label=force)
+        axis.set_xlabel(label)
+    axes[0].set_ylabel("seconds per leapfrog step")
+    axes[0].legend()
+    figure.savefig(Path(__file__).with_name("hmc_sizes.png"), dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""blackjax's leapfrog steps on the same posterior, for benchmarks/hmc.py.
+
+Run in the environment of requirements-peers.txt with a problem file (.npz: images, labels,
+weights, momentum, sizes). Each line "N step_size" on stdin makes N steps from the given state;
+the answer is a JSON line with the seconds they took and the change of the energy.
+"""
+
+import itertools
+import json
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.mcmc import integrators, metrics
+
+problem = np.load(sys.argv[1])
+images, labels = jnp.asarray(problem["images"]), jnp.asarray(problem["labels"])
+sizes = problem["sizes"].tolist()
+
+
+def log_density(weights):
+    values, start = images, 0
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        middle, end = start + outputs * inputs, start + outputs * inputs + outputs
+        values = values @ weights[start:middle].reshape(outputs, inputs).T + weights[middle:end]
+        values = jax.nn.relu(values) if number < len(sizes) - 2 else values
+        start = end
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(values), labels[:, None], axis=1)
+    return chosen.sum() - 0.5 * jnp.sum(weights**2)
+
+
+metric = metrics.gaussian_euclidean(jnp.ones(problem["weights"].size))
+one_step = integrators.velocity_verlet(log_density, metric.kinetic_energy)
+
+
+@jax.jit
+def steps(state, count, step_size):
+    return jax.lax.fori_loop(0, count, lambda _, s: one_step(s, step_size), state)
+
+
+def energy(state) -> float:
+    """H in float64 but for the log density, which JAX sums in float32."""
+    momentum = np.asarray(state.momentum, dtype=np.float64)
+    return 0.5 * float(momentum @ momentum) - float(state.logdensity)
+
+
+start = integrators.new_integrator_state(
+    log_density, jnp.asarray(problem["weights"]), jnp.asarray(problem["momentum"])
+)
+steps(start, 1, 1e-4).position.block_until_ready()  # compile
+print("ready", flush=True)
+for line in sys.stdin:
+    count, step_size = line.split()
+    began = time.perf_counter()
+    end = steps(start, int(count), float(step_size))
+    end.position.block_until_ready()
+    seconds = time.perf_counter() - began
+    print(json.dumps({"seconds": seconds, "change": energy(end) - energy(start)}), flush=True)

@@ -1,0 +1,48 @@
+"""Seconds per leapfrog step of this process, or of all that torchrun started, for hmc.py.
+
+torchrun --nproc-per-node 2 benchmarks/hmc_ranks.py PROBLEM.npz
+"""
+
+import json
+import sys
+import time
+
+import harness  # noqa: F401 (finds utils)
+import numpy as np
+import torch
+
+from utils import parallel
+from utils.compute import choose_matmul
+from utils.hmc import leapfrog
+from utils.mlp import Network
+from utils.posterior import Posterior
+
+STEPS = {"dense": 4, "listed": 40}
+
+
+def main() -> None:
+    problem = np.load(sys.argv[1])
+    images, labels, weights, momentum = (
+        torch.from_numpy(problem[name]) for name in ("images", "labels", "weights", "momentum")
+    )
+    choose_matmul(torch.device("cpu"), str(problem["matmul"]))
+    with parallel.connected(torch.device("cpu")) as ranks:
+        seconds = {}
+        for force, count in STEPS.items():
+            parts = ranks.part(images), ranks.part(labels)
+            target = Posterior(
+                Network(tuple(problem["sizes"].tolist())), *parts, force, None, ranks
+            )
+            times = []
+            leapfrog(
+                target, weights, momentum, float(problem["step_size"]), count + 4,
+                on_step=lambda times=times: times.append(time.perf_counter()),
+            )  # fmt: skip
+            settled = np.diff(times[3:])
+            seconds[force] = float(settled.mean())
+        if ranks.first:
+            print(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from utils.storage import ArrayFile, RecordFile
+
+
+def test_rows_are_where_numpy_looks_for_them(tmp_path):
+    path = tmp_path / "samples.npy"
+    rows = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    file = ArrayFile(path, (5, 7))
+    for row in (3, 0, 4):
+        file.write(row, rows[row])
+    again = ArrayFile(path, (5, 7))  # as a resumed run opens it
+    again.write(1, rows[1])
+    again.sync()
+    found = np.load(path, mmap_mode="r")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[[0, 1, 3, 4]], rows[[0, 1, 3, 4]])
+    assert not found[2].any()
+
+
+def test_the_disk_space_is_taken_at_the_start(tmp_path):
+    path = tmp_path / "samples.npy"
+    ArrayFile(path, (1000, 500), "float64")
+    assert path.stat().st_blocks * 512 >= 4_000_000
+
+
+def test_too_little_space_leaves_no_file(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        ArrayFile(tmp_path / "samples.npy", (5, 7))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_after_the_checkpoint_are_dropped(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    file = RecordFile(path, keep=0)
+    file.append({"iteration": 1, "delta_energy": float("nan")})
+    position = file.sync()
+    file.append({"iteration": 2})
+    file.sync()
+    again = RecordFile(path, keep=position)
+    again.append({"iteration": 3})
+    again.sync()
+    assert path.read_text() == '{"iteration": 1, "delta_energy": null}\n{"iteration": 3}\n'
