@@ -1,4 +1,4 @@
-# make reproduce [PRESET=quick|paper] · make test · make lint · make bench
+# make reproduce [PRESET=quick|laptop|paper] · make test · make lint · make bench
 #
 # Each target sets up what it needs: .venv with the pinned packages, and the data.
 

@@ -38,7 +38,7 @@ def called(monkeypatch, tmp_path):
 def test_every_script_is_called_and_compared(called, capsys):
     calls, _ = called
     reproduce.main()
-    assert [call[0] for call in calls] == ["MNIST_Ensemble", "MNIST_VI"]
+    assert [call[0] for call in calls] == [step.script for step in reproduce.STEPS]
     assert all({"--resume", "--run_batch_name"} < set(call) for call in calls)
     printed = capsys.readouterr().out
     assert "ensemble, average of members     91.23 %   98.66 %" in printed
@@ -50,7 +50,7 @@ def test_a_failure_is_reported_and_does_not_stop_the_rest(called, capsys):
     failing.add("MNIST_Ensemble")
     with pytest.raises(SystemExit, match="Failed, see above: MNIST_Ensemble"):
         reproduce.main()
-    assert len(calls) == 2
+    assert len(calls) == len(reproduce.STEPS)
     assert "ensemble, average of members     not run   98.66 %" in capsys.readouterr().out
 
 
