@@ -22,7 +22,7 @@ from torch import Tensor
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import NetworkConfig, option
+from utils.config import TrainingConfig, option
 from utils.data import Dataset, load_dataset
 from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
 from utils.mlp import Network, initial_weights, network_for
@@ -30,10 +30,10 @@ from utils.permutation import layer_transpositions
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.training import (
-    OPTIMIZERS,
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
+    settings_of,
     start_training,
     train,
 )
@@ -43,12 +43,7 @@ TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds b
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetMatchingConfig(NetworkConfig):
-    optimizer: str = option("SGD", "of both networks", choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
-    batch_size: int = option(64, "images per step", minimum=1)
-    num_epochs: int = option(50, "passes over the training images", minimum=1)
+class NetMatchingConfig(TrainingConfig):
     num_fractions: int = option(11, "networks on the line, both ends included", minimum=2)
     by_activation: bool = option(True, "measure NoT along the line by activation, or by weight")
 
@@ -57,9 +52,7 @@ def main(config: NetMatchingConfig) -> None:
     device = choose_device(config.device)
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
-    settings = TrainingSettings(
-        config.optimizer, config.learning_rate, config.batch_size, config.momentum
-    )
+    settings = settings_of(config)
     run = open_run(config, "net_matching", device)
     if run.finished:
         return

@@ -24,7 +24,7 @@ from torch import Tensor
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import NetworkConfig, option
+from utils.config import TrainingConfig, option
 from utils.data import Dataset, load_dataset
 from utils.matching import make_matcher
 from utils.mlp import Network, initial_weights, network_for
@@ -47,10 +47,10 @@ from utils.runs import (
 )
 from utils.seeding import generator
 from utils.training import (
-    OPTIMIZERS,
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
+    settings_of,
     start_training,
     train,
 )
@@ -59,12 +59,7 @@ HALFWAY = (0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranspositionsConfig(NetworkConfig):
-    optimizer: str = option("SGD", "of every network", choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
-    batch_size: int = option(64, "images per step", minimum=1)
-    num_epochs: int = option(50, "passes over the training images", minimum=1)
+class TranspositionsConfig(TrainingConfig):
     num_perm_exps: int = option(50, "pairs, of NoT evenly spaced from 1 to its most", minimum=1)
     num_runs: int = option(1, "repetitions of it all, for the bands of the figure", minimum=1)
     by_activation: bool = option(True, "find NoT by activation, or by weight")
@@ -83,9 +78,7 @@ def main(config: TranspositionsConfig) -> None:
     device = choose_device(config.device)
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
-    settings = TrainingSettings(
-        config.optimizer, config.learning_rate, config.batch_size, config.momentum
-    )
+    settings = settings_of(config)
     run = open_run(config, "transpositions", device)
     if run.finished:
         return

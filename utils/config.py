@@ -76,6 +76,17 @@ class NetworkConfig(Config):
     num_train: int | None = option(None, "use only the first so many training images", minimum=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(NetworkConfig):
+    """What scripts that train networks have besides."""
+
+    optimizer: str = option("SGD", "of every network", choices=("SGD", "Adam"))
+    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
+    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
+    batch_size: int = option(64, "images per step", minimum=1)
+    num_epochs: int = option(50, "passes over the training images", minimum=1)
+
+
 def changed_fields(config, recorded: dict) -> list[str]:
     """Names of the fields that decide a run's result and differ from those recorded for it."""
     current = dataclasses.asdict(config)

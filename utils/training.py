@@ -21,8 +21,6 @@ from utils.config import UserError
 from utils.mlp import Network
 from utils.seeding import generator
 
-OPTIMIZERS = ("SGD", "Adam")
-
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -31,11 +29,18 @@ class TrainingSettings:
     a is 0, or the anchors of the `TrainingState`.
     """
 
-    optimizer: str  # one of OPTIMIZERS
+    optimizer: str  # SGD or Adam
     learning_rate: float
     batch_size: int
     momentum: float = 0.9  # of SGD
     prior_precision: float = 0.0
+
+
+def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:
+    """The settings in a script's `TrainingConfig`."""
+    return TrainingSettings(
+        config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
+    )
 
 
 @dataclass(frozen=True)
