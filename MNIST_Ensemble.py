@@ -3,10 +3,11 @@
 The ensemble columns of paper A's Table 1 and Figures 4 and 5 start from it.
 
     python MNIST_Ensemble.py                        the paper's settings
-    python MNIST_Ensemble.py --config_name quick    a minute's worth of the same
+    python MNIST_Ensemble.py --config_name quick    seconds: a smaller net, part of the data
 
 Leaves in its run directory samples.npy [members, weights] with network.json, metrics.jsonl (per
-epoch: losses, test accuracy of the ensemble) and summary.json (final test scores).
+epoch: losses, test accuracy of the ensemble), training.png and .pdf (the same drawn) and
+summary.json (final test scores).
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from utils import figures
 from utils.compute import choose_device
 from utils.config import TrainingConfig, option
 from utils.data import Dataset, load_dataset
@@ -130,6 +132,7 @@ def report(run: Run, scores: dict) -> None:
     rows = [["ensemble", scores["test_accuracy"], scores["test_nll"]]]
     members = zip(scores["member_test_accuracy"], scores["member_test_nll"], strict=True)
     rows += [[f"member {k}", *pair] for k, pair in enumerate(members)]
+    run.save_figure("training", figures.ensemble_training(run.path("metrics.jsonl")))
     run.log_table("test_scores", ["network", "test accuracy", "test NLL"], rows)
     run.finish(scores)
     print(f"\n{'':12} test accuracy   test NLL")

@@ -3,17 +3,18 @@
 The VI column of paper A's Table 1, and VI's μ and σ of Figures 4 and 5.
 
     python MNIST_VI.py                        the paper's settings
-    python MNIST_VI.py --config_name quick    a minute's worth of the same
+    python MNIST_VI.py --config_name quick    seconds: a smaller net, part of the data
 
 Leaves in its run directory posterior.npz (mean, std) with network.json, metrics.jsonl (per epoch:
 NLL of the training images along the epoch, KL to the prior at its end, ELBO = −NLL − KL, test
-accuracy of the mean network) and
-summary.json (final test scores).
+accuracy of the mean network), training.png and .pdf (the same drawn) and summary.json (final test
+scores).
 """
 
 import time
 from dataclasses import dataclass
 
+from utils import figures
 from utils.compute import choose_device
 from utils.config import NetworkConfig, option
 from utils.data import Dataset, load_dataset
@@ -117,6 +118,7 @@ def report(run: Run, scores: dict) -> None:
         [f"q, {run.config.num_draws} draws", scores["test_accuracy"], scores["test_nll"]],
         ["μ", scores["mean_test_accuracy"], scores["mean_test_nll"]],
     ]
+    run.save_figure("training", figures.vi_training(run.path("metrics.jsonl")))
     run.log_table("test_scores", ["network", "test accuracy", "test NLL"], rows)
     run.finish(scores)
     print(f"\n{'':14} test accuracy   test NLL")

@@ -38,6 +38,47 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
+# ---- training of ensembles and VI: metrics.jsonl
+
+
+@styled
+def ensemble_training(source: Path) -> Figure:
+    """Each member's training loss, and the ensemble's test accuracy, over the epochs."""
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    names = [name for name in records[0] if name.startswith("train_loss")]
+    figure, (axes,) = panels(1, 2)
+    for name in names:
+        axes[0].plot(*_series(records, name), color=BLUE, linewidth=0.9)
+    axes[0].set(xlabel="epoch", ylabel="train loss of each member [nats]", yscale="log")
+    axes[1].plot(*_series(records, "test_accuracy", 100), color=ORANGE, marker="o", markersize=2)
+    axes[1].set(xlabel="epoch", ylabel="test accuracy of the ensemble [%]")
+    return figure
+
+
+@styled
+def vi_training(source: Path) -> Figure:
+    """−ELBO and its two parts, NLL and KL, and the mean network's test accuracy."""
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    figure, (axes,) = panels(1, 2)
+    for name, sign, label, color, line in (
+        ("elbo", -1, "−ELBO", GREY, "-"),
+        ("kl", 1, "KL to the prior", GREEN, "--"),
+        ("nll", 1, "NLL of the training images", BLUE, ":"),
+    ):
+        axes[0].plot(*_series(records, name, sign), label=label, color=color, linestyle=line)
+    axes[0].set(xlabel="epoch", ylabel="[nats]", yscale="log")
+    axes[0].legend()
+    axes[1].plot(*_series(records, "test_accuracy", 100), color=ORANGE, marker="o", markersize=2)
+    axes[1].set(xlabel="epoch", ylabel="test accuracy of the mean network [%]")
+    return figure
+
+
+def _series(records: list[dict], name: str, factor: float = 1) -> tuple[list, list]:
+    """Epochs and values of the records that have `name`."""
+    found = [record for record in records if name in record]
+    return [r["epoch"] for r in found], [factor * r[name] for r in found]
+
+
 # ---- loss barriers between two networks: training_dynamics.npz
 
 ALIGNMENT_STYLES = (
