@@ -69,7 +69,7 @@ def vi_training(source: Path) -> Figure:
     axes[0].set(xlabel="epoch", ylabel="[nats]", yscale="log")
     axes[0].legend()
     axes[1].plot(*_series(records, "test_accuracy", 100), color=ORANGE, marker="o", markersize=2)
-    axes[1].set(xlabel="epoch", ylabel="test accuracy of the mean network [%]")
+    axes[1].set(xlabel="epoch", ylabel="test accuracy of μ [%]")
     return figure
 
 
