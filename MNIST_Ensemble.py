@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from utils.compute import choose_device
-from utils.config import NetworkConfig, option
+from utils.config import TrainingConfig, option
 from utils.data import Dataset, load_dataset
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, initial_weights, network_for
@@ -23,10 +23,10 @@ from utils.predict import class_probabilities, mean_probabilities
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.training import (
-    OPTIMIZERS,
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
+    settings_of,
     start_training,
     train,
 )
@@ -35,13 +35,10 @@ EPOCHS_PER_ROUND = 2  # with two epochs of each member to hand out, no core wait
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnsembleConfig(NetworkConfig):
+class EnsembleConfig(TrainingConfig):
     num_members: int = option(5, "networks in the ensemble", minimum=1)
-    optimizer: str = option("Adam", "of every member", choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
+    optimizer: str = option("Adam", "of every member", choices=("SGD", "Adam"))
     batch_size: int = option(100, "images per step", minimum=1)
-    num_epochs: int = option(50, "passes over the training images", minimum=1)
     prior_precision: float = option(
         1.0, "of the N(0, 1/precision) prior on every weight; 0: no prior", minimum=0
     )
@@ -51,10 +48,7 @@ def main(config: EnsembleConfig) -> None:
     device = choose_device(config.device)
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
-    settings = TrainingSettings(
-        config.optimizer, config.learning_rate, config.batch_size,
-        config.momentum, config.prior_precision,
-    )  # fmt: skip
+    settings = settings_of(config, config.prior_precision)
     run = open_run(config, "ensemble", device)
     if run.finished:
         return
@@ -69,7 +63,8 @@ def main(config: EnsembleConfig) -> None:
 def resume_or_start(run: Run, network: Network, settings: TrainingSettings) -> TrainingState:
     config = run.config
     shape = (config.num_members, network.num_weights)
-    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    moments = {"momentum": shape} | ({"second_moment": shape} if config.optimizer == "Adam" else {})
+    saved = run.load_checkpoint(weights=shape, **moments)
     if saved:
         counters, tensors = saved
         return TrainingState(**tensors, epoch=counters["epoch"])

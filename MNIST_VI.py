@@ -6,7 +6,8 @@ The VI column of paper A's Table 1, and VI's μ and σ of Figures 4 and 5.
     python MNIST_VI.py --config_name quick    a minute's worth of the same
 
 Leaves in its run directory posterior.npz (mean, std) with network.json, metrics.jsonl (per epoch:
-NLL of the training images, KL to the prior, ELBO, test accuracy of the mean network) and
+NLL of the training images along the epoch, KL to the prior at its end, ELBO = −NLL − KL, test
+accuracy of the mean network) and
 summary.json (final test scores).
 """
 

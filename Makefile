@@ -21,13 +21,15 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/training.py
+	$(VENV_PYTHON) benchmarks/matching.py
+	$(VENV_PYTHON) benchmarks/recovery.py
 	$(VENV_PYTHON) benchmarks/hmc.py
 
 .venv/installed: requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo "Python 3.10 or newer is needed; name one: make PYTHON=python3.11 ..." >&2; exit 2; }
 	@echo "Making .venv and installing requirements.txt (minutes, and some GB where torch brings CUDA)"
-	$(PYTHON) -m venv .venv
+	"$(PYTHON)" -m venv .venv
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check --requirement requirements.txt
 	@touch $@
 

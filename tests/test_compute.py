@@ -43,8 +43,9 @@ def test_a_named_matmul_is_selected_without_measuring(monkeypatch):
     assert torch.get_float32_matmul_precision() == "medium"
 
 
-def test_on_a_gpu_full_precision_is_kept():
-    assert choose_matmul(torch.device("cuda")) == "default"
+@pytest.mark.parametrize("name", ["auto", "default", "onednn"])
+def test_on_a_gpu_full_precision_is_kept(name):
+    assert choose_matmul(torch.device("cuda"), name) == "default"
     assert torch.get_float32_matmul_precision() == "highest"
 
 

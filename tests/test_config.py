@@ -51,6 +51,7 @@ def test_values_take_the_type_of_their_field(tmp_path):
     assert loaded.by_activation is False
     assert load("--hidden_sizes", "6", "7").hidden_sizes == [6, 7]
     assert load("--num_train", "none").num_train is None
+    assert load("--seed", "9007199254740993").seed == 9007199254740993  # no float holds it
 
 
 def test_a_file_can_be_given_by_its_path(tmp_path):
@@ -86,6 +87,7 @@ def test_sweep_makes_a_run_of_every_grid_point(tmp_path):
         (["--config_name", "base", "--config", "x"], "exclude each other"),
         (["--config", "missing.yaml"], "Cannot read the config missing.yaml"),
         (["--run_name", "a/b"], "run_name is part of a path"),
+        (["--config_name", "../Toy/base"], "config_name is part of a path"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
     ],
 )
@@ -103,6 +105,8 @@ def test_mistakes_on_the_command_line(arguments, sentence):
         ("by_activation: 1\n", ["must be true or false, got 1"]),
         ("hidden_sizes: 4\n", ["hidden_sizes in", "must be a list, got 4"]),
         ("a: [1\n", ["bad.yaml is not valid YAML"]),
+        ("resume: true\n", ["resume has no meaning in", "give --resume on the command line"]),
+        ("sweep:\n  config_name: [base]\n", ["config_name has no meaning in"]),
         ("- 1\n", ["must hold 'key: value' lines"]),
         ("sweep:\n  step_size: 3\n", ["sweep.step_size in", "must be a list of values"]),
     ],

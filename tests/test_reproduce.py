@@ -38,7 +38,7 @@ def called(monkeypatch, tmp_path):
 def test_every_script_is_called_and_compared(called, capsys):
     calls, _ = called
     reproduce.main()
-    assert [call[0] for call in calls] == ["MNIST_Ensemble", "MNIST_VI"]
+    assert [call[0] for call in calls] == [step.script for step in reproduce.STEPS]
     assert all({"--resume", "--run_batch_name"} < set(call) for call in calls)
     printed = capsys.readouterr().out
     assert "ensemble, average of members     91.23 %   98.66 %" in printed
@@ -50,7 +50,7 @@ def test_a_failure_is_reported_and_does_not_stop_the_rest(called, capsys):
     failing.add("MNIST_Ensemble")
     with pytest.raises(SystemExit, match="Failed, see above: MNIST_Ensemble"):
         reproduce.main()
-    assert len(calls) == 2
+    assert len(calls) == len(reproduce.STEPS)
     assert "ensemble, average of members     not run   98.66 %" in capsys.readouterr().out
 
 
@@ -59,3 +59,23 @@ def test_every_step_has_a_config_for_every_preset():
         assert (REPOSITORY / f"{step.script}.py").exists()
         for preset in reproduce.PRESETS:
             assert (REPOSITORY / "configs" / step.script / f"{step.configs[preset]}.yaml").exists()
+
+
+def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
+    called, monkeypatch, capsys
+):
+    calls, _ = called
+    answers = iter([KeyboardInterrupt, 1])
+
+    def wait(process):
+        answer = next(answers)
+        if answer is KeyboardInterrupt:
+            raise answer
+        return answer
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(SystemExit) as ended:
+        reproduce.main()
+    assert ended.value.code == 130
+    assert len(calls) == 1
+    assert "Run the same command again to go on" in capsys.readouterr().err

@@ -166,6 +166,56 @@ def test_a_damaged_checkpoint_is_said_to_be_so(config):
             run.load_checkpoint(weights=(500,))
 
 
+@pytest.mark.parametrize("name", ["meta.json", "config.yaml"])
+@pytest.mark.parametrize("content", ["", "{", "a: [", "7"])
+def test_damaged_files_of_a_run_are_said_to_be_so(config, name, content):
+    run = open_run(config, "toy", CPU)
+    die(run)
+    run.path(name).write_text(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged: start again with --overwrite"):
+        open_run(replace(config, resume=True), "toy", CPU)
+
+
+def test_records_that_were_cut_off_are_noticed(config):
+    run = open_run(config, "toy", CPU)
+    run.log(epoch=1)
+    run.save_checkpoint({"epoch": 1})
+    run.path("metrics.jsonl").write_text("{")
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged"):
+        run.load_checkpoint()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(config):
+    run = open_run(config, "toy", CPU)
+    die(run)
+    run.path(".checkpoint.npz.4711.tmp").write_bytes(b"half")
+    open_run(replace(config, resume=True), "toy", CPU)
+    assert not run.path(".checkpoint.npz.4711.tmp").exists()
+
+
+def test_a_resumed_run_tells_what_is_other_than_before(config, capsys):
+    run = open_run(config, "toy", CPU)
+    meta = json.loads(run.path("meta.json").read_text())
+    die(run)
+    meta["sessions"][0]["threads"] = 99
+    runs.save_json(run.path("meta.json"), meta)
+    other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
+    open_run(replace(config, resume=True, matmul=other), "toy", CPU)
+    printed = capsys.readouterr().out
+    assert "Resuming with other threads: equal to rounding, not to the bit." in printed
+    assert f"The run was begun with matmul {meta['matmul']} and keeps it." in printed
+
+
+def test_a_file_appears_by_being_renamed(tmp_path):
+    """A reader of the old file keeps it: the new one takes its name only when it is whole."""
+    path = tmp_path / "numbers"
+    path.write_bytes(b"old")
+    with open(path, "rb") as reader:
+        runs.write_atomically(path, lambda f: f.write(b"new"))
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new"
+
+
 def test_a_file_is_whole_or_absent(tmp_path):
     path = tmp_path / "numbers.npy"
 
@@ -234,7 +284,11 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
     [
         (UserError("This is wrong."), 2, "Toy: This is wrong."),
         (OSError(errno.ENOSPC, "full"), 2, "The disk is full. What was saved is safe"),
-        (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot write to there: denied"),
+        (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot use there: denied"),
+        (OSError(errno.EROFS, "read-only", "there"), 2, "Cannot use there: read-only"),
+        (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
+        (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not enough memory"),
         (Stopped(), 130, "Go on with: python Toy.py --seed 3 --resume"),
         (KeyboardInterrupt(), 130, "Go on with: python Toy.py --seed 3 --resume"),
     ],
@@ -244,7 +298,7 @@ def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence)
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), FileNotFoundError("a bug")])
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug"), OSError("a bug")])
 def test_a_programming_error_keeps_its_traceback(monkeypatch, tmp_path, error):
     with pytest.raises(type(error), match="a bug"):
         run_failing(monkeypatch, tmp_path, error)

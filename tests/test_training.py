@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.test_mlp import torch_network
+from utils.config import UserError
 from utils.mlp import Network, initial_weights
 from utils.seeding import generator
 from utils.training import TrainingSettings, data_order, start_training, train
@@ -29,9 +30,9 @@ def starts(count=3):
     return torch.stack([initial_weights(NETWORK, generator(0, "start", k)) for k in range(count)])
 
 
-def train_with_torch(weights, settings, stream, num_epochs, images, labels):
+def train_with_torch(network, weights, settings, stream, num_epochs, images, labels, seed=7):
     """The usual loop, in float64: torch.nn, autograd, torch.optim."""
-    model = torch_network(NETWORK, weights)
+    model = torch_network(network, weights)
     if settings.optimizer == "SGD":
         optimizer = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
     else:
@@ -39,7 +40,7 @@ def train_with_torch(weights, settings, stream, num_epochs, images, labels):
     losses = []
     for epoch in range(num_epochs):
         total = 0.0
-        for batch in data_order(len(images), 7, stream, epoch).split(settings.batch_size):
+        for batch in data_order(len(images), seed, stream, epoch).split(settings.batch_size):
             nll = F.cross_entropy(model(images[batch].double()), labels[batch])
             squares = sum(p.square().sum() for p in model.parameters())
             prior = 0.5 * settings.prior_precision * squares / len(images)
@@ -58,7 +59,9 @@ def test_stack_equals_torch_optim_after_a_hundred_steps(name):
     state = start_training(starts(), SETTINGS[name])
     state, losses = train(NETWORK, state, images, labels, SETTINGS[name], seed=7, num_epochs=5)
     for k, start in enumerate(starts()):
-        weights, expected_losses = train_with_torch(start, SETTINGS[name], k, 5, images, labels)
+        weights, expected_losses = train_with_torch(
+            NETWORK, start, SETTINGS[name], k, 5, images, labels
+        )
         torch.testing.assert_close(state.weights[k].double(), weights, atol=1e-5, rtol=0)
         assert losses[:, k].tolist() == pytest.approx(expected_losses, abs=1e-5)
 
@@ -140,3 +143,35 @@ def test_an_error_in_a_worker_is_raised():
     state = start_training(starts(), SETTINGS["SGD"])
     with pytest.raises(IndexError):
         train(NETWORK, state, images, labels[:5], SETTINGS["SGD"], seed=7, num_epochs=1)
+
+
+def test_orders_are_permutations_that_differ_between_members_and_epochs():
+    orders = [data_order(50, 7, member, epoch).tolist() for member in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_divergence_is_said():
+    images, labels = points()
+    settings = TrainingSettings("SGD", 1e30, BATCH_SIZE)
+    with pytest.raises(UserError, match="Training diverged in epoch 1"):
+        train(
+            NETWORK,
+            start_training(starts(), settings),
+            images,
+            labels,
+            settings,
+            seed=7,
+            num_epochs=2,
+        )
+
+
+def test_a_batch_larger_than_the_data_is_all_of_it():
+    images, labels = points(20)
+    weights = []
+    for batch_size in (20, 10**9):
+        settings = TrainingSettings("SGD", 0.05, batch_size)
+        state = start_training(starts(), settings)
+        state, _ = train(NETWORK, state, images, labels, settings, seed=7, num_epochs=2)
+        weights.append(state.weights)
+    assert torch.equal(*weights)

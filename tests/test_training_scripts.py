@@ -1,6 +1,7 @@
 """MNIST_Ensemble.py and MNIST_VI.py end to end, as a user runs them, at toy size."""
 
 import json
+import runpy
 import signal
 import time
 
@@ -8,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.test_training import train_with_torch
+from tests.test_vi import fit_with_torch
+from utils.config import load_configs
 from utils.data import load_dataset
-from utils.mlp import Network, logits
+from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
+from utils.training import TrainingSettings
 from utils.vi import GaussianPosterior
 
 TOY = ["--config_name", "quick", "--hidden_sizes", "16", "--num_train", "1000"]
@@ -82,6 +87,88 @@ def test_vi_leaves_what_it_says(script, tmp_path, data_dir):
     assert history[-1]["elbo"] > history[0]["elbo"]
 
 
+def test_ensemble_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
+    """MAP under the prior N(0, 1), each member from its own start and in its own order."""
+    done = script(
+        "MNIST_Ensemble", *TOY, "--num_train", 250, "--num_members", 2, "--num_epochs", 3,
+        "--seed", 5, "--learning_rate", 0.01,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    samples = torch.from_numpy(np.load(tmp_path / "default/ensemble-MNIST-quick/samples.npy"))
+    data = load_dataset("MNIST", data_dir, num_train=250)
+    network = Network((784, 16, 10))
+    settings = TrainingSettings("Adam", 0.01, batch_size=100, prior_precision=1.0)
+    starts = [initial_weights(network, generator(5, "initial_weights", k)) for k in (0, 1)]
+    for k, start in enumerate(starts):
+        expected, _ = train_with_torch(
+            network, start, settings, k, 3, data.train_images, data.train_labels, seed=5
+        )
+        torch.testing.assert_close(samples[k].double(), expected, atol=1e-5, rtol=0)
+    assert (starts[0] != starts[1]).float().mean() > 0.99
+
+
+def test_vi_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
+    """Posterior, NLL, KL and ELBO, from the settings on the command line."""
+    done = script(
+        "MNIST_VI", *TOY, "--num_train", 250, "--num_epochs", 2, "--seed", 5,
+        "--learning_rate", 0.01, "--initial_std", 0.2,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "default" / "VI-MNIST-quick"
+    data = load_dataset("MNIST", data_dir, num_train=250)
+    network = Network((784, 16, 10))
+    start = initial_weights(network, generator(5, "initial_weights", 0))
+    mean, log_std, nll = fit_with_torch(
+        network, start, 0.2, data.train_images, data.train_labels, 0.01, 100, seed=5, num_epochs=2
+    )
+    ours = torch.from_numpy(result(directory, "posterior.npz")).double()
+    torch.testing.assert_close(ours[0], mean, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours[1], log_std.exp(), atol=1e-5, rtol=0)
+    prior = torch.distributions.Normal(0.0, 1.0)
+    q = torch.distributions.Normal(mean, log_std.exp())
+    kl = torch.distributions.kl_divergence(q, prior).sum().item()
+    last = records(directory)[-1]
+    assert last["nll"] == pytest.approx(250 * nll, rel=1e-4)
+    assert last["kl"] == pytest.approx(kl, rel=1e-4)
+    assert last["elbo"] == pytest.approx(-250 * nll - kl, rel=1e-4)
+
+
+def test_the_papers_settings_are_the_default():
+    """As printed in the paper; every value that decides the result."""
+    common = {"hidden_sizes": [512], "learning_rate": 0.001, "batch_size": 100, "num_epochs": 50}
+    papers = {
+        "MNIST_Ensemble": {"num_members": 5, "optimizer": "Adam", "prior_precision": 1.0},
+        "MNIST_VI": {"initial_std": 0.05, "num_draws": 100},
+    }
+    for name, own in papers.items():
+        module = runpy.run_path(f"{name}.py")
+        (config_class,) = (c for n, c in module.items() if n in ("EnsembleConfig", "VIConfig"))
+        (config,) = load_configs(config_class, name, [])
+        expected = common | own | {"activation": "relu", "num_train": None}
+        assert {key: getattr(config, key) for key in expected} == expected
+
+
+def test_ctrl_c_saves_what_was_done_since_the_last_checkpoint(script, started_script, tmp_path):
+    arguments = ["MNIST_VI", *TOY, "--num_epochs", 500, "--run_name", "stopped"]
+    process = started_script(*arguments)
+    directory = tmp_path / "default" / "VI-MNIST-quick-stopped"
+    wait_for(directory / "checkpoint.npz", process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    with np.load(directory / "checkpoint.npz") as checkpoint:
+        header = json.loads(bytes(checkpoint["header"].tolist()))
+    assert header["counters"]["epoch"] == records(directory)[-1]["epoch"]
+    assert process.returncode == 130
+
+
+def wait_for(path, process) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_script, tmp_path):
@@ -89,11 +176,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_scrip
     arguments = [name, *TOY, "--num_epochs", 60]
     directory = tmp_path / "default" / f"{kind}-MNIST-quick-stopped"
     process = started_script(*arguments, "--run_name", "stopped")
-    deadline = time.monotonic() + 60
-    while not (directory / "checkpoint.npz").exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(directory / "checkpoint.npz", process)
     process.send_signal(how)
     _, said = process.communicate(timeout=60)
     if how == signal.SIGINT:
@@ -120,7 +203,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_scrip
         (["--lerning_rate", "1"], "the nearest there is: --learning_rate"),
         (["--num_epochs", "-3"], "--num_epochs must be at least 1, got -3"),
         (["--dataset", "MNISTT"], "Unknown data set 'MNISTT'"),
-        (["--out_dir", "pyproject.toml/runs"], "Cannot write to pyproject.toml"),
+        (["--out_dir", "pyproject.toml/runs"], "Cannot use pyproject.toml"),
         (["--num_train", "60001"], "num_train is 60001, but MNIST has 60000"),
     ],
 )

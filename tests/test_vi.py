@@ -31,32 +31,43 @@ def test_kl_equals_that_of_torch_distributions():
     assert kl_to_standard_normal(mean, log_std) == pytest.approx(expected.item())
 
 
-def test_training_equals_autograd_on_the_same_noise():
-    """The same loss written down plainly, with autograd and torch.optim, in float64."""
-    images, labels = points()
-    state = start_vi(initial_weights(NETWORK, generator(2)), 0.1)
-    mean, log_std = state.parameters.double()
-    mean.requires_grad_()
-    log_std.requires_grad_()
-    optimizer = torch.optim.Adam([mean, log_std], 0.01)
-    for epoch in range(3):
-        noise_stream = generator(4, "weight_noise", epoch)
-        for batch in data_order(45, 4, "vi", epoch).split(10):
-            noise = torch.empty(NETWORK.num_weights).normal_(generator=noise_stream)
+def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size, seed, num_epochs):
+    """The same loss written down plainly, with autograd and torch.optim, in float64.
+
+    Returns mean, log std and the last epoch's mean NLL.
+    """
+    mean = mean.double().requires_grad_()
+    log_std = torch.full_like(mean, math.log(std)).requires_grad_()
+    optimizer = torch.optim.Adam([mean, log_std], learning_rate)
+    prior = torch.distributions.Normal(0.0, 1.0)
+    for epoch in range(num_epochs):
+        noise_stream = generator(seed, "weight_noise", epoch)
+        total = 0.0
+        for batch in data_order(len(images), seed, "vi", epoch).split(batch_size):
+            noise = torch.empty(network.num_weights).normal_(generator=noise_stream)
             weights = mean + log_std.exp() * noise
-            nll = F.cross_entropy(logits(NETWORK, weights, images[batch].double()), labels[batch])
-            kl = torch.distributions.kl_divergence(
-                torch.distributions.Normal(mean, log_std.exp()),
-                torch.distributions.Normal(0.0, 1.0),
-            ).sum()
+            nll = F.cross_entropy(logits(network, weights, images[batch].double()), labels[batch])
+            q = torch.distributions.Normal(mean, log_std.exp())
+            loss = len(images) * nll + torch.distributions.kl_divergence(q, prior).sum()
             optimizer.zero_grad()
-            (45 * nll + kl).backward()
+            loss.backward()
             optimizer.step()
-        state, _ = train_vi_epoch(
+            total += nll.item() * len(batch)
+    return mean.detach(), log_std.detach(), total / len(images)
+
+
+def test_training_equals_autograd_on_the_same_noise():
+    images, labels = points()
+    mean = initial_weights(NETWORK, generator(2))
+    state = start_vi(mean, 0.1)
+    for _ in range(3):
+        state, nll = train_vi_epoch(
             NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4
         )
-    torch.testing.assert_close(state.parameters[0].double(), mean.detach(), atol=2e-5, rtol=0)
-    torch.testing.assert_close(state.parameters[1].double(), log_std.detach(), atol=2e-5, rtol=0)
+    expected = fit_with_torch(NETWORK, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
+    torch.testing.assert_close(state.parameters[0].double(), expected[0], atol=2e-5, rtol=0)
+    torch.testing.assert_close(state.parameters[1].double(), expected[1], atol=2e-5, rtol=0)
+    assert nll == pytest.approx(expected[2], rel=1e-5)
 
 
 def test_without_information_in_the_data_q_becomes_the_prior():

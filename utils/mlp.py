@@ -7,7 +7,7 @@ ends of chains, samples of posteriors: everything elsewhere in the project is su
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -55,9 +55,6 @@ class Network:
             views.append((weight, weights[..., middle:end]))
             start = end
         return views
-
-    def save(self, path: Path) -> None:
-        Path(path).write_text(json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Network":

@@ -44,6 +44,9 @@ from utils.mlp import Network
 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+UNUSABLE_PATH = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 class Stopped(Exception):
@@ -59,7 +62,9 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
     try:
         for config in load_configs(config_class, script, sys.argv[1:], description):
             main(config)
-    except (UserError, OSError) as error:
+    except BrokenPipeError:
+        sys.exit(1)  # whoever was reading the output has gone
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
         print(f"{script}: {explain(error)}", file=sys.stderr)
         sys.exit(2)
     except (Stopped, KeyboardInterrupt):
@@ -68,16 +73,22 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
 
 
 def explain(error: Exception) -> str:
-    """The error in a sentence; an OSError that no user could cause or mend is raised again."""
+    """The error in a sentence; one that no user could cause or mend is raised again."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+        return "This machine has not enough memory for that: make the network or its stack smaller."
+    if not isinstance(error, OSError):
+        raise error
     if error.errno in OUT_OF_SPACE:
         return (
             "The disk is full. What was saved is safe: "
             f"free some space and go on with: {resume_command()}"
         )
-    if isinstance(error, (PermissionError, FileExistsError, NotADirectoryError)):
-        return f"Cannot write to {error.filename}: {error.strerror}. Give another --out_dir."
+    if error.errno in UNUSABLE_PATH:
+        return (
+            f"Cannot use {error.filename}: {error.strerror}. Give another --out_dir or --run_name."
+        )
     raise error
 
 
@@ -120,7 +131,7 @@ def _check_reusable(config, directory: Path) -> None:
             f"{directory} holds a {'finished' if finished else 'begun'} run: "
             f"give {ways}, or another --run_name{'' if finished else ', or --overwrite'}."
         )
-    recorded = yaml.safe_load((directory / "config.yaml").read_text())
+    recorded = _read(directory / "config.yaml", yaml.safe_load)
     changed = changed_fields(config, recorded)
     if changed:
         was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
@@ -128,6 +139,17 @@ def _check_reusable(config, directory: Path) -> None:
             f"{directory} was begun with another config ({was}): "
             "resume with the same one, or give another --run_name."
         )
+
+
+def _read(path: Path, parse: Callable[[str], dict]) -> dict:
+    """A mapping that a run has written, or {} where there is none yet."""
+    try:
+        content = parse(path.read_text()) if path.exists() else {}
+    except (ValueError, yaml.YAMLError):
+        content = None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: start again with --overwrite, or --run_name.")
+    return content
 
 
 def _lock(directory: Path):
@@ -162,17 +184,29 @@ class Run:
         if self.finished:
             print(f"{directory} is finished already; nothing to do.")
             return
-        self._previous = self._read_json("meta.json")
+        for leftover in directory.glob(".*.tmp"):  # of a process that was killed while writing
+            leftover.unlink()
+        self._previous = _read(directory / "meta.json", json.loads)
         self.meta = {
             "wandb_id": self._previous.get("wandb_id", os.urandom(6).hex()),
             "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
             "sessions": [*self._previous.get("sessions", []), _provenance(device)],
         }
+        self._tell_what_changed()
         self._started = time.monotonic()
         self._write_meta()
         self._metrics = open(directory / "metrics.jsonl", "a+b")  # noqa: SIM115 (as the lock)
         self._wandb = wandb_log.start(config, kind, directory, self.meta["wandb_id"])
         self.stop_requested = False
+
+    def _tell_what_changed(self) -> None:
+        """Say what keeps a resumed run from giving the bits of an uninterrupted one."""
+        *earlier, now = self.meta["sessions"]
+        for name in ("device", "threads", "versions") if earlier else ():
+            if earlier[-1][name] != now[name]:
+                print(f"Resuming with other {name}: equal to rounding, not to the bit.")
+        if self.config.matmul not in ("auto", self.meta["matmul"]):
+            print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")
 
     # -- records and results
 
@@ -219,6 +253,7 @@ class Run:
         save_arrays(self.path("checkpoint.npz"), header=encoded, **arrays)
         self._write_meta()
         if self.stop_requested:
+            self._wandb.close()
             raise Stopped
 
     def load_checkpoint(self, **shapes: tuple) -> tuple[dict, dict] | None:
@@ -245,6 +280,10 @@ class Run:
                     f"{path} is a checkpoint of another network: {name} has the shape {there}, "
                     f"this config needs {tuple(shape)}. Give another --run_name, or --overwrite."
                 )
+        if self.path("metrics.jsonl").stat().st_size < header["metrics_bytes"]:
+            raise UserError(
+                f"{self.path('metrics.jsonl')} is damaged: start again with --overwrite."
+            )
         self._metrics.truncate(header["metrics_bytes"])
         print(f"Resuming {self.directory} from {header['counters']}")
         return header["counters"], arrays
@@ -259,7 +298,7 @@ class Run:
             if self.stop_requested:
                 raise KeyboardInterrupt
             self.stop_requested = True
-            print("\nStopping after the current step; again to stop at once.", file=sys.stderr)
+            print("\nStopping at the next checkpoint; again to stop at once.", file=sys.stderr)
 
         before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -284,10 +323,6 @@ class Run:
         self.meta["seconds"] = round(elapsed, 1)
         self.meta["peak_memory"] = peak_memory()
         self.save_json("meta.json", self.meta)
-
-    def _read_json(self, name: str) -> dict:
-        path = self.path(name)
-        return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _provenance(device: torch.device) -> dict:

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from utils.backprop import Backprop
+from utils.config import UserError
 from utils.mlp import Network
 from utils.seeding import generator
-
-OPTIMIZERS = ("SGD", "Adam")
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,18 @@ class TrainingSettings:
     a is 0, or the anchors of the `TrainingState`.
     """
 
-    optimizer: str  # one of OPTIMIZERS
+    optimizer: str  # SGD or Adam
     learning_rate: float
     batch_size: int
     momentum: float = 0.9  # of SGD
     prior_precision: float = 0.0
+
+
+def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:
+    """The settings in a script's `TrainingConfig`."""
+    return TrainingSettings(
+        config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
+    )
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ def train(
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 done.result()
                 group, epoch = running.pop(done)
+                check_finite(losses[epoch - first, group], f"epoch {epoch + 1}")
                 for member in range(num_members)[group]:
                     on_epoch(member, epoch, losses[epoch - first, member].item())
                 if epoch + 1 < last:
@@ -126,6 +133,12 @@ def seconds_per_epoch(
 def data_order(num_points: int, seed: int, stream: Hashable, epoch: int) -> Tensor:
     """The order in which a member visits the training points in an epoch."""
     return torch.randperm(num_points, generator=generator(seed, "data_order", stream, epoch))
+
+
+def check_finite(losses: Tensor, when: str) -> None:
+    """Stop a training that has left all numbers behind."""
+    if not losses.isfinite().all():
+        raise UserError(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")
 
 
 def groups_of(num_members: int, device: torch.device) -> list[slice]:
@@ -161,14 +174,14 @@ def _train_epoch(
     """Train some members of the stack, in place, for an epoch; their mean losses [stack]."""
     stack, num_points = orders.shape
     step = _optimizer_step(network, state, members, settings, num_points, epoch)
-    backprop = Backprop(network, stack, settings.batch_size, images.device)
-    batch = torch.empty(stack * settings.batch_size, images.shape[1], device=images.device)
+    rows = min(settings.batch_size, num_points)
+    backprop = Backprop(network, stack, rows, images.device)
+    batch = torch.empty(stack * rows, images.shape[1], device=images.device)
     total_nll = torch.zeros(stack, dtype=torch.float64, device=images.device)
     for indices in orders.to(images.device).split(settings.batch_size, dim=1):
-        rows = batch[: indices.numel()]
-        torch.index_select(images, 0, indices.flatten(), out=rows)
-        inputs = rows.unflatten(0, indices.shape)
-        total_nll += step(backprop, inputs, labels[indices])
+        inputs = batch[: indices.numel()]
+        torch.index_select(images, 0, indices.flatten(), out=inputs)
+        total_nll += step(backprop, inputs.unflatten(0, indices.shape), labels[indices])
     return total_nll / num_points
 
 

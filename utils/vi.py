@@ -14,7 +14,7 @@ from torch import Tensor
 from utils.backprop import Backprop
 from utils.mlp import Network
 from utils.seeding import generator
-from utils.training import adam_update, data_order
+from utils.training import adam_update, check_finite, data_order
 
 SMALLEST_STD = 1e-5
 
@@ -80,7 +80,7 @@ def train_vi_epoch(
     num_points, num_steps = len(images), -(-len(images) // batch_size)
     steps_done = torch.tensor(float(state.epoch * num_steps))
     noise_stream = generator(seed, "weight_noise", state.epoch, device=images.device)
-    backprop = Backprop(network, 1, batch_size, images.device)
+    backprop = Backprop(network, 1, min(batch_size, num_points), images.device)
     noise, std, weights = (torch.empty_like(mean) for _ in range(3))
     gradient = torch.empty_like(parameters)
     mean_gradient, log_std_gradient = gradient
@@ -101,5 +101,6 @@ def train_vi_epoch(
         mean_gradient.add_(mean)
         adam_update(parameters, gradient, momentum, second_moment, steps_done, learning_rate)
         log_std.clamp_(min=math.log(SMALLEST_STD))
+    check_finite(parameters.sum(), f"epoch {state.epoch + 1}")
     state = VIState(parameters, momentum, second_moment, state.epoch + 1)
     return state, total_nll.item() / num_points

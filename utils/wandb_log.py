@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from utils.config import UserError
 
 PROJECT = "bnn-compact-representation"
+MODES = ("online", "offline", "disabled")
+ANSWER_TIMEOUT = 30  # seconds that wandb's server has to answer
 
 
 def start(config, kind: str, directory: Path, run_id: str) -> "WandbRun | NoWandb":
@@ -22,6 +24,8 @@ def start(config, kind: str, directory: Path, run_id: str) -> "WandbRun | NoWand
     mode = config.wandb
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+        if mode not in MODES:
+            raise UserError(f"WANDB_MODE is {mode!r}; it must be one of {', '.join(MODES)}.")
     if mode == "disabled":
         return NoWandb()
     try:
@@ -54,10 +58,13 @@ class WandbRun:
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
                 group=config.run_batch_name, job_type=kind, name=directory.name,
                 id=run_id, resume="allow" if mode == "online" else None, mode=mode,
-                dir=directory, config=asdict(config), settings=wandb.Settings(silent=True),
+                dir=directory, config=asdict(config),
+                settings=wandb.Settings(silent=True, init_timeout=ANSWER_TIMEOUT),
             )  # fmt: skip
-        except wandb.errors.CommError as error:
-            raise ConnectionError(f"wandb cannot be reached ({error})") from None
+        except wandb.errors.Error as error:
+            wandb.teardown()  # which otherwise keeps the run's id in use
+            reason = str(error).splitlines()[0]
+            raise ConnectionError(f"wandb cannot log online ({reason})") from None
 
     def log(self, record: dict) -> None:
         axis, *names = record
@@ -75,6 +82,10 @@ class WandbRun:
 
     def finish(self, summary: dict) -> None:
         self._run.summary.update(summary)
+        self.close()
+
+    def close(self) -> None:
+        """End this session of the run, finished or not."""
         self._run.finish()
         if self._mode == "offline":
             print(f"To send the records to wandb: wandb sync '{self._directory}'/wandb/offline-*")
@@ -90,3 +101,5 @@ class NoWandb:
     def log_table(self, name: str, columns: list[str], rows: list[list]) -> None: ...
 
     def finish(self, summary: dict) -> None: ...
+
+    def close(self) -> None: ...

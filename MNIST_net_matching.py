@@ -1,0 +1,208 @@
+"""Train two networks and measure the loss barrier between them, before and after rebasin.
+
+Paper A's Figure 2 and the right panel of its Figure 3.
+
+    python MNIST_net_matching.py                        the paper's settings
+    python MNIST_net_matching.py --config_name quick    a minute's worth of the same
+
+Before the first epoch and after each, the second network W_1 is taken as it is, rebased to the
+first by activation, and rebased by weight; then the networks on the line from W_0 to it are scored
+and matched to W_0. Leaves in its run directory training_dynamics.npz (see `evaluate`), its figures,
+metrics.jsonl (per epoch: losses, barriers, NoT), and the two trained networks as samples.npy with
+network.json.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from utils import figures
+from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
+from utils.compute import choose_device
+from utils.config import TrainingConfig, option
+from utils.data import Dataset, load_dataset
+from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
+from utils.mlp import Network, initial_weights, network_for
+from utils.permutation import layer_transpositions
+from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.seeding import generator
+from utils.training import (
+    TrainingSettings,
+    TrainingState,
+    seconds_per_epoch,
+    settings_of,
+    start_training,
+    train,
+)
+
+ALIGNMENTS = ("as is", "by activation", "by weight")  # of W_1
+TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetMatchingConfig(TrainingConfig):
+    num_fractions: int = option(11, "networks on the line, both ends included", minimum=2)
+    by_activation: bool = option(True, "measure NoT along the line by activation, or by weight")
+
+
+def main(config: NetMatchingConfig) -> None:
+    device = choose_device(config.device)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    network = network_for(config, data)
+    settings = settings_of(config)
+    run = open_run(config, "net_matching", device)
+    if run.finished:
+        return
+    state, results = resume_or_start(run, network, data, settings)
+    with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:
+        while state.epoch < config.num_epochs:
+            state, _ = train(
+                network, state, data.train_images, data.train_labels, settings,
+                seed=config.seed, num_epochs=1,
+            )  # fmt: skip
+            store(run, results, state, evaluate(network, data, state.weights, config))
+            bar.update()
+    run.save_network(network)
+    run.save_array("samples.npy", state.weights)
+    save_results(run, network, results)
+
+
+def resume_or_start(
+    run: Run, network: Network, data: Dataset, settings: TrainingSettings
+) -> tuple[TrainingState, dict[str, Tensor]]:
+    """The pair's state, and the results up to it, with room for those to come."""
+    config = run.config
+    shape = (2, network.num_weights)
+    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    if saved:
+        counters, arrays = saved
+        tensors = {name: arrays.pop(name) for name in TRAINING if name in arrays}
+        return TrainingState(**tensors, epoch=counters["epoch"]), arrays
+    pair = [initial_weights(network, generator(config.seed, "initial_weights", k)) for k in (0, 1)]
+    state = start_training(torch.stack(pair).to(run.device), settings)
+    started = time.perf_counter()
+    untrained = evaluate(network, data, state.weights, config)
+    seconds = time.perf_counter() - started + seconds_per_epoch(
+        network, data.train_images, data.train_labels, settings, num_members=2
+    )  # fmt: skip
+    room = config.num_epochs + 1
+    results = {name: torch.zeros(room, *value.shape).to(value) for name, value in untrained.items()}
+    store(run, results, state, untrained)
+    announce(run.directory, seconds * config.num_epochs, state.weights.nbytes, 1e7)
+    return state, results
+
+
+def evaluate(
+    network: Network, data: Dataset, pair: Tensor, config: NetMatchingConfig
+) -> dict[str, Tensor]:
+    """What training_dynamics.npz holds of one checkpoint.
+
+    train_loss, train_error, test_loss, test_error [alignment, λ]
+    distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
+    transpositions [alignment, λ, layer]: NoT of W_λ against W_0; the alignments as is and rebased
+    alignment_transpositions [method, layer]: NoT of the rebasin by activation and by weight
+    undecided [2]: dead units of W_1, and those that respond just as another one
+    """
+    first, second = pair
+    matchers = [ActivationMatcher(network, first, data.train_images), WeightMatcher(network, first)]
+    rebased = [rebase(network, second, matcher) for matcher in matchers]
+    found = [moved.matching for moved in rebased]
+    ends = [second, *(moved.weights for moved in rebased)]
+    paths = [Path(network, first, end, lambdas(config)) for end in ends]
+    distances = torch.stack([tensor_distances(network, first, end) for end in ends])
+    chosen = 0 if config.by_activation else 1
+    along = [match_along(path, matchers[chosen]) for path in (paths[0], paths[1 + chosen])]
+    return {
+        **score_paths("train", paths, data.train_images, data.train_labels),
+        **score_paths("test", paths, data.test_images, data.test_labels),
+        # W_λ − W_0 = λ (W_1 − W_0)
+        "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
+        "transpositions": transpositions(along),
+        "alignment_transpositions": transpositions(found),
+        "undecided": torch.tensor([found[0].dead, found[0].tied]),
+    }
+
+
+def score_paths(part: str, paths: list[Path], images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    loss, error = zip(*(score(path, images, labels) for path in paths), strict=True)
+    return {f"{part}_loss": torch.stack(loss), f"{part}_error": torch.stack(error)}
+
+
+def match_along(path: Path, matcher: Matcher) -> list[Matching]:
+    """Each W_λ matched; by activation all at once, for they share most of the work."""
+    if isinstance(matcher, ActivationMatcher):
+        return matcher.match_all(path)
+    return [matcher(weights) for weights in path.weights]
+
+
+def transpositions(matchings) -> Tensor:
+    """NoT per layer, the last dimension, of a matching or of nested lists of them."""
+    if isinstance(matchings, Matching):
+        return torch.tensor(layer_transpositions(matchings.permutation))
+    return torch.stack([transpositions(each) for each in matchings])
+
+
+def lambdas(config: NetMatchingConfig) -> list[float]:
+    return np.linspace(0, 1, config.num_fractions).tolist()
+
+
+def store(
+    run: Run, results: dict[str, Tensor], state: TrainingState, measured: dict[str, Tensor]
+) -> None:
+    """Enter a checkpoint's measurements, log the main ones, and save all there is to go on."""
+    for name, value in measured.items():
+        results[name][state.epoch] = value
+    loss = barrier(measured["test_loss"], lambdas(run.config)).amax(-1)
+    found = measured["alignment_transpositions"].sum(-1)
+    run.log(
+        epoch=state.epoch,
+        test_loss=measured["test_loss"][0, 0].item(),
+        test_error=measured["test_error"][0, 0].item(),
+        test_barrier_as_is=loss[0].item(),
+        test_barrier_by_activation=loss[1].item(),
+        test_barrier_by_weight=loss[2].item(),
+        transpositions_by_activation=found[0].item(),
+        transpositions_by_weight=found[1].item(),
+    )
+    run.save_checkpoint({"epoch": state.epoch}, **state.tensors(), **results)
+
+
+def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None:
+    fractions = lambdas(run.config)
+    run.save_arrays(
+        "training_dynamics.npz",
+        epochs=np.arange(run.config.num_epochs + 1),
+        fractions=fractions,
+        alignments=ALIGNMENTS,
+        rebased=1 if run.config.by_activation else 2,  # the alignment that NoT is measured on
+        hidden_sizes=network.sizes[1:-1],
+        tensors=tensor_names(network),
+        **results,
+    )
+    source = run.path("training_dynamics.npz")
+    run.save_figure("loss_along_line", figures.loss_along_line(source))
+    run.save_figure("barriers", figures.barriers(source))
+    run.save_figure("along_line", figures.along_line(source))
+    report(run, {name: value.cpu() for name, value in results.items()}, fractions)
+
+
+def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None:
+    """The trained pair's barriers and NoT, as the summary and as a table."""
+    names = ("train_loss", "test_loss", "test_error")
+    heights = [barrier(results[name][-1], fractions).amax(-1).tolist() for name in names]
+    found = [0, *results["alignment_transpositions"][-1].sum(-1).tolist()]
+    rows = list(zip(ALIGNMENTS, *heights, found, strict=True))
+    columns = [*(f"{name}_barrier" for name in names), "transpositions"]
+    run.log_table("barriers", ["alignment", *columns], rows)
+    run.finish({name: dict(zip(columns, values, strict=True)) for name, *values in rows})
+    print(f"\n{'W_1':14} train barrier   test barrier   test error barrier    NoT")
+    for name, train_loss, test_loss, error, moves in rows:
+        print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
+    print(f"Saved in {run.directory}")
+
+
+if __name__ == "__main__":
+    run_script(main, NetMatchingConfig, __file__, __doc__)

@@ -1,0 +1,291 @@
+"""Does training keep the permutation between two networks that started as permuted copies?
+
+Paper A's Figure 3, left three panels: NoT, weight distance and loss barrier of such pairs after
+training, each against the NoT of the permutation that was planted at initialisation.
+
+    python MNIST_number_of_transpositions.py                        the paper's settings
+    python MNIST_number_of_transpositions.py --config_name quick    a minute's worth of the same
+    python MNIST_number_of_transpositions.py --num_runs 5           with mean and ±1σ bands
+
+All pairs of a run train side by side. Leaves in its run directory transpositions.jsonl (a record
+for every run, pair and stage; see `measure_pair`), the figure, and metrics.jsonl (per epoch:
+training loss). A stopped run goes on at its last epoch.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from utils import figures
+from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
+from utils.compute import choose_device
+from utils.config import TrainingConfig, option
+from utils.data import Dataset, load_dataset
+from utils.matching import make_matcher
+from utils.mlp import Network, initial_weights, network_for
+from utils.permutation import (
+    Permutation,
+    hidden_sizes,
+    invert,
+    layer_transpositions,
+    permute_weights,
+    random_permutation,
+)
+from utils.runs import (
+    Run,
+    Stopped,
+    announce,
+    open_run,
+    progress_bar,
+    run_script,
+    write_atomically,
+)
+from utils.seeding import generator
+from utils.training import (
+    TrainingSettings,
+    TrainingState,
+    seconds_per_epoch,
+    settings_of,
+    start_training,
+    train,
+)
+
+HALFWAY = (0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranspositionsConfig(TrainingConfig):
+    num_perm_exps: int = option(50, "pairs, of NoT evenly spaced from 1 to its most", minimum=1)
+    num_runs: int = option(1, "repetitions of it all, for the bands of the figure", minimum=1)
+    by_activation: bool = option(True, "find NoT by activation, or by weight")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A network before training, and the permutation that makes its copy."""
+
+    first: Tensor  # [d]
+    second: Tensor  # [d]
+    planted: Permutation
+
+
+def main(config: TranspositionsConfig) -> None:
+    device = choose_device(config.device)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    network = network_for(config, data)
+    settings = settings_of(config)
+    run = open_run(config, "transpositions", device)
+    if run.finished:
+        return
+    number, state = resume_or_start(run, network, settings)
+    announce_work(run, network, data, settings, number, state)
+    records = [record for record in load_records(run) if record["run"] < number]
+    with run.graceful_stop():
+        for repetition in range(number, config.num_runs):
+            if repetition > number:
+                state = start(run, network, settings, repetition)
+            state = train_pairs(run, network, data, settings, repetition, state)
+            records += measure_pairs(run, network, data, repetition, state.weights)
+            save_records(run, records)
+    run.save_figure("transpositions", figures.transpositions(run.path("transpositions.jsonl")))
+    report(run, records)
+
+
+def resume_or_start(
+    run: Run, network: Network, settings: TrainingSettings
+) -> tuple[int, TrainingState]:
+    """The number of the repetition at work, and its pairs' state."""
+    shape = (2 * run.config.num_perm_exps, network.num_weights)
+    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    if saved:
+        counters, tensors = saved
+        return counters["run"], TrainingState(**tensors, epoch=counters["epoch"])
+    return 0, start(run, network, settings, 0)
+
+
+def start(run: Run, network: Network, settings: TrainingSettings, number: int) -> TrainingState:
+    """All pairs of a repetition before training: first network, its copy, and so on."""
+    pairs = [make_pair(run.config, network, number, k) for k in range(run.config.num_perm_exps)]
+    weights = [weights for pair in pairs for weights in (pair.first, pair.second)]
+    return start_training(torch.stack(weights).to(run.device), settings)
+
+
+def make_pair(config: TranspositionsConfig, network: Network, number: int, k: int) -> Pair:
+    """With several hidden layers, each of them has its own permutation of its own NoT."""
+    first = initial_weights(network, generator(config.seed, "initial_weights", number, k))
+    random = generator(config.seed, "planted_permutation", number, k)
+    planted = [
+        random_permutation(size, wanted_transpositions(size, config.num_perm_exps)[k], random)
+        for size in hidden_sizes(network)
+    ]
+    return Pair(first, permute_weights(network, first, planted), planted)
+
+
+def wanted_transpositions(size: int, count: int) -> list[int]:
+    """`count` values of NoT, evenly spaced from 1 to the most that `size` units can have."""
+    return np.linspace(min(1, size - 1), size - 1, count).round().astype(int).tolist()
+
+
+def announce_work(
+    run: Run, network: Network, data: Dataset, settings: TrainingSettings, number: int,
+    state: TrainingState,
+) -> None:  # fmt: skip
+    config = run.config
+    pair = make_pair(config, network, number, 0)
+    started = time.perf_counter()
+    measure_pair(network, data, config, pair, state.weights[:2])
+    measuring = config.num_perm_exps * (time.perf_counter() - started)
+    epoch = seconds_per_epoch(
+        network, data.train_images, data.train_labels, settings, len(state.weights)
+    )
+    epochs = (config.num_runs - number) * config.num_epochs - state.epoch
+    seconds = epochs * epoch + (config.num_runs - number) * measuring
+    size = state.weights.nbytes
+    announce(run.directory, seconds, more_memory=3 * size, disk_bytes=6 * size)
+
+
+def train_pairs(
+    run: Run,
+    network: Network,
+    data: Dataset,
+    settings: TrainingSettings,
+    number: int,
+    state: TrainingState,
+) -> TrainingState:
+    config = run.config
+    members = len(state.weights)
+    streams = [(number, k // 2, k % 2) for k in range(members)]  # repetition, pair, copy
+    done, total = members * state.epoch, members * config.num_epochs
+    title = f"run {number + 1} of {config.num_runs}"
+    with progress_bar(total, title, initial=done, unit="network epoch") as bar:
+        while state.epoch < config.num_epochs:
+            state, losses = train(
+                network, state, data.train_images, data.train_labels, settings,
+                seed=config.seed, num_epochs=1, streams=streams,
+                on_epoch=lambda member, epoch, loss: bar.update(),
+            )  # fmt: skip
+            epoch = number * config.num_epochs + state.epoch
+            run.log(epoch=epoch, train_loss=losses.mean().item())
+            run.save_checkpoint({"run": number, "epoch": state.epoch}, **state.tensors())
+    return state
+
+
+def measure_pairs(
+    run: Run, network: Network, data: Dataset, number: int, weights: Tensor
+) -> list[dict]:
+    """The records of all pairs of a repetition, trained to `weights` [2 pairs, d]."""
+    config, records = run.config, []
+    with progress_bar(config.num_perm_exps, "measuring", unit="pair") as bar:
+        for k in range(config.num_perm_exps):
+            if run.stop_requested:
+                raise Stopped
+            pair = make_pair(config, network, number, k)
+            measured = measure_pair(network, data, config, pair, weights[2 * k : 2 * k + 2])
+            records += [{"run": number, "pair": k} | record for record in measured]
+            bar.update()
+    return records
+
+
+def measure_pair(
+    network: Network, data: Dataset, config: TranspositionsConfig, pair: Pair, trained: Tensor
+) -> list[dict]:
+    """A pair at initialisation, trained, and trained with the planted permutation undone.
+
+    planted, found       NoT per hidden layer: of the permutation planted, and of the rebasin
+    distance             of the two networks, per tensor and in total
+    {train,test}_{loss,error}[_barrier]
+                         at the midpoint, and what that has over the mean of the two networks'
+    """
+    undone = permute_weights(network, trained[1], invert(pair.planted))
+    stages = {
+        "initial": (pair.first.to(trained), pair.second.to(trained)),
+        "trained": (trained[0], trained[1]),
+        "undone": (trained[0], undone),
+    }
+    method = "activation" if config.by_activation else "weight"
+    before, after = (
+        make_matcher(method, network, stages[stage][0], data.train_images)
+        for stage in ("initial", "trained")
+    )
+    matchers = {"initial": before, "trained": after, "undone": after}
+    return [
+        {
+            "stage": stage,
+            "hidden_sizes": hidden_sizes(network),
+            "planted": layer_transpositions(pair.planted),
+            "found": layer_transpositions(matchers[stage](second).permutation),
+            "distance": named_distances(network, first, second),
+            **midpoint("train", network, first, second, data.train_images, data.train_labels),
+            **midpoint("test", network, first, second, data.test_images, data.test_labels),
+        }
+        for stage, (first, second) in stages.items()
+    ]
+
+
+def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str, float]:
+    distances = tensor_distances(network, first, second).tolist()
+    return dict(zip(tensor_names(network), distances, strict=True))
+
+
+def midpoint(
+    part: str, network: Network, first: Tensor, second: Tensor, images: Tensor, labels: Tensor
+) -> dict[str, float]:
+    scores = score(Path(network, first, second, HALFWAY), images, labels)
+    return {
+        f"{part}_loss": scores.loss[1].item(),
+        f"{part}_error": scores.error[1].item(),
+        f"{part}_loss_barrier": barrier(scores.loss, HALFWAY)[1].item(),
+        f"{part}_error_barrier": barrier(scores.error, HALFWAY)[1].item(),
+    }
+
+
+def load_records(run: Run) -> list[dict]:
+    path = run.path("transpositions.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def save_records(run: Run, records: list[dict]) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    write_atomically(run.path("transpositions.jsonl"), lambda f: f.write(lines.encode()))
+
+
+def report(run: Run, records: list[dict]) -> None:
+    """How NoT after training follows NoT planted, and what the barrier does with it."""
+    rows, summary = [], {}
+    for stage in ("initial", "trained", "undone"):
+        chosen = [record for record in records if record["stage"] == stage]
+        planted, found = (
+            np.array([sum(record[name]) for record in chosen]) for name in ("planted", "found")
+        )
+        heights = np.array([record["test_loss_barrier"] for record in chosen])
+        summary[stage] = {
+            "mean_found": found.mean(),
+            "mean_change": np.abs(found - planted).mean(),
+            "mean_test_loss_barrier": heights.mean(),
+            "rank_correlation_planted_found": rank_correlation(planted, found),
+            "rank_correlation_planted_barrier": rank_correlation(planted, heights),
+        }
+        rows.append([stage, *summary[stage].values()])
+    run.log_table("transpositions", ["stage", *summary["trained"]], rows)
+    run.finish(summary)
+    print(f"\n{'':10} mean NoT   mean |NoT − planted|   mean test barrier at λ = ½")
+    for stage, mean, change, height, *_ in rows:
+        print(f"{stage:10} {mean:8.1f} {change:22.1f} {height:28.4f}")
+    correlation = summary["trained"]["rank_correlation_planted_barrier"]
+    print(f"Rank correlation of planted NoT and barrier after training: {correlation:.3f}")
+    print(f"Saved in {run.directory}")
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's; undefined (NaN) where one of the two does not vary."""
+    varies = np.ptp(first) > 0 and np.ptp(second) > 0
+    return float(spearmanr(first, second).statistic) if varies else float("nan")
+
+
+if __name__ == "__main__":
+    run_script(main, TranspositionsConfig, __file__, __doc__)

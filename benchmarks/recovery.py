@@ -1,0 +1,61 @@
+"""How much noise rebasin stands: planted permutations recovered, against noise on the weights.
+
+    python benchmarks/recovery.py [--data_dir DIR] [--num_images N]
+
+A fresh network's copy gets noise of growing size on every weight and a random permutation; what
+counts is the share of its hidden units that each method puts back to their places. The curves go
+to benchmarks/recovery.json and recovery.png.
+"""
+
+import argparse
+
+import harness
+import torch
+
+from utils import figures
+from utils.data import load_dataset
+from utils.matching import METHODS, make_matcher
+from utils.mlp import Network, initial_weights
+from utils.permutation import hidden_sizes, invert, permute_weights
+from utils.runs import save_json
+from utils.seeding import generator
+
+NOISE = [0, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32]  # in units of the weights' own σ
+NETWORKS = {"1 hidden layer": (784, 512, 10), "3 hidden layers": (784, 512, 512, 512, 10)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", default=harness.ROOT / "data")
+    parser.add_argument("--num_images", type=int, default=2000)
+    options = parser.parse_args()
+    images = load_dataset("MNIST", options.data_dir, options.num_images).train_images
+    recovered = {
+        name: {method: curve(Network(sizes), method, images) for method in METHODS}
+        for name, sizes in NETWORKS.items()
+    }
+    path = harness.ROOT / "benchmarks" / "recovery.json"
+    save_json(path, {"noise": NOISE, "images": options.num_images, "recovered": recovered})
+    figures.recovery(path).savefig(path.with_suffix(".png"))
+
+
+def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:
+    """Share of units that return to their places, over all layers, for each size of noise."""
+    weights = initial_weights(network, generator(0, "recovery", "weights"))
+    random = generator(0, "recovery", "permutation")
+    planted = [torch.randperm(size, generator=random) for size in hidden_sizes(network)]
+    matcher = make_matcher(method, network, weights, images)
+    parts = [part for layer in network.layers(weights) for part in layer]
+    deviations = torch.cat([part.std().expand(part.shape).flatten() for part in parts])
+    shares = []
+    for size in NOISE:
+        noise = torch.randn(weights.shape, generator=generator(0, "recovery", "noise"))
+        moved = permute_weights(network, weights + size * deviations * noise, planted)
+        found = torch.cat(matcher(moved).permutation)
+        shares.append((found == torch.cat(invert(planted))).double().mean().item())
+        print(f"{network.sizes} {method}: noise {size}, recovered {100 * shares[-1]:.1f}%")
+    return shares
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""MNIST_number_of_transpositions.py end to end at toy size."""
+
+import itertools
+import json
+
+import pytest
+
+from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
+from utils.runs import Run, Stopped
+
+PAIRS, RUNS = 3, 2
+TOY = dict(
+    config_name="quick", hidden_sizes=[16], num_train=600, num_epochs=2, num_perm_exps=PAIRS,
+    num_runs=RUNS, learning_rate=0.03, seed=30, device="cpu", matmul="default",
+    wandb="disabled",
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path, data_dir):
+    """Run the script's main in this process; returns its run directory."""
+
+    def call(run_name: str, **settings):
+        main(
+            TranspositionsConfig(
+                **(TOY | settings), run_name=run_name, out_dir=str(tmp_path), data_dir=str(data_dir)
+            )
+        )
+        return tmp_path / "default" / f"transpositions-MNIST-quick-{run_name}"
+
+    return call
+
+
+def load_records(directory) -> list[dict]:
+    lines = (directory / "transpositions.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_command_of_the_paper_runs(script, tmp_path):
+    done = script(
+        "MNIST_number_of_transpositions", "--seed", 30, "--num_epochs", 1, "--optimizer", "SGD",
+        "--num_perm_exps", 2, "--by_activation", "--hidden_sizes", 8, "--num_train", 500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "default" / "transpositions-MNIST-paper"
+    assert (directory / "transpositions.png").stat().st_size > 5000
+    assert len(load_records(directory)) == 2 * 3
+    summary = json.loads((directory / "summary.json").read_text())
+    assert set(summary) == {"initial", "trained", "undone"}
+
+
+def test_planted_transpositions_of_the_paper():
+    wanted = wanted_transpositions(512, 50)
+    assert (len(wanted), wanted[0], wanted[-1]) == (50, 1, 511)
+    assert {b - a for a, b in itertools.pairwise(wanted)} <= {10, 11}
+
+
+def test_records_tell_the_story_of_each_pair(run):
+    records = load_records(run("whole"))
+    assert len(records) == RUNS * PAIRS * 3
+    for number in range(RUNS):
+        for pair, planted in enumerate((1, 8, 15)):
+            initial, trained, undone = (
+                r for r in records if (r["run"], r["pair"]) == (number, pair)
+            )
+            assert [r["stage"] for r in (initial, trained, undone)] == [
+                "initial", "trained", "undone",
+            ]  # fmt: skip
+            # before training the pair are copies: rebasin finds just what was planted
+            assert initial["planted"] == initial["found"] == [planted]
+            assert initial["distance"]["b2"] == 0
+            # training has moved them apart, by more than undoing what was planted leaves
+            assert trained["distance"]["total"] > undone["distance"]["total"] > 0
+            assert undone["distance"]["b2"] == trained["distance"]["b2"]
+            assert trained["train_loss"] - trained["train_loss_barrier"] == pytest.approx(
+                undone["train_loss"] - undone["train_loss_barrier"], rel=1e-5
+            )
+    found = {
+        s: sum(r["found"][0] for r in records if r["stage"] == s) for s in ("trained", "undone")
+    }
+    assert found["undone"] < found["trained"] / 2
+    firsts = [r["distance"]["W1"] for r in records if r["stage"] == "initial"]
+    assert len(set(firsts)) == RUNS * PAIRS  # every run and pair has a start of its own
+
+
+def test_several_hidden_layers_by_weight(run):
+    directory = run("deep", hidden_sizes=[12, 9], by_activation=False, num_runs=1, num_epochs=1)
+    initial = [r for r in load_records(directory) if r["stage"] == "initial"]
+    assert [r["planted"] for r in initial] == [[1, 1], [6, 4], [11, 8]]
+    # many moves at once can leave the descent in a local optimum, few cannot
+    assert initial[0]["found"] == [1, 1]
+
+
+@pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])
+def test_a_stopped_run_resumes_to_the_same_results(run, monkeypatch, in_run, epoch):
+    save = Run.save_checkpoint
+
+    def stop(self, counters, **arrays):
+        self.stop_requested = counters == {"run": in_run, "epoch": epoch}
+        try:
+            save(self, counters, **arrays)
+        except Stopped:
+            self._lock.close()  # as the end of the process would
+            raise
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "save_checkpoint", stop)
+        with pytest.raises(Stopped):
+            run("stopped")
+    resumed, whole = run("stopped", resume=True), run("whole")
+    for file in ("transpositions.jsonl", "metrics.jsonl", "summary.json"):
+        assert (resumed / file).read_text() == (whole / file).read_text()

@@ -1,0 +1,133 @@
+"""Figures show what their result files say; how they look is for people to judge."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from utils import figures
+
+EPOCHS, FRACTIONS, SIZE = 4, 5, 30
+ALIGNMENTS = ("as is", "by activation", "by weight")
+
+
+@pytest.fixture(params=[1, 2], ids=ALIGNMENTS[1:])
+def dynamics(request, tmp_path):
+    """A made-up training_dynamics.npz: losses fall, with a bump of known height as is."""
+    fractions = np.linspace(0, 1, FRACTIONS)
+    falling = np.geomspace(2, 0.1, EPOCHS)[:, None, None]
+    bumps = np.array([0.8, 0.1, 0.2])[:, None] * 4 * fractions * (1 - fractions)
+    losses = falling + bumps
+    ramp = np.ones((EPOCHS, 3, 1, 1)) * fractions[:, None]
+    path = tmp_path / "training_dynamics.npz"
+    np.savez(
+        path,
+        epochs=np.arange(EPOCHS),
+        fractions=fractions,
+        alignments=ALIGNMENTS,
+        rebased=request.param,
+        hidden_sizes=[SIZE],
+        tensors=["W1", "b1", "W2", "b2", "total"],
+        distance=ramp * np.arange(1, 6),
+        transpositions=(ramp[:, :2] * 20).astype(int),
+        alignment_transpositions=np.full((EPOCHS, 2, 1), [[25], [27]]),
+        undecided=np.zeros((EPOCHS, 2), int),
+        **{f"{part}_{kind}": losses for part in ("train", "test") for kind in ("loss", "error")},
+    )
+    return path
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Made-up transpositions.jsonl of two runs of three pairs."""
+    path = tmp_path / "transpositions.jsonl"
+    with path.open("w") as file:
+        for run in (0, 1):
+            for pair, planted in enumerate((1, 15, 29)):
+                for stage in ("initial", "trained", "undone"):
+                    record = {
+                        "run": run, "pair": pair, "stage": stage, "hidden_sizes": [SIZE],
+                        "planted": [planted], "found": [planted + 2 * run - 1],
+                        "distance": {"total": 3.0 * planted},
+                        "train_loss_barrier": 0.2 * planted, "test_loss_barrier": 0.1 * planted,
+                    }  # fmt: skip
+                    file.write(json.dumps(record) + "\n")
+    return path
+
+
+def line_of(axis, label: str) -> np.ndarray:
+    (line,) = [line for line in axis.lines if line.get_label() == label]
+    return line.get_ydata()
+
+
+def assert_readable(figure: Figure) -> None:
+    """Every panel says what its axes are, and the PNG is sharp enough for print."""
+    figure.draw_without_rendering()
+    assert figure.dpi >= 200
+    for axis in figure.axes:
+        assert axis.get_ylabel()
+        assert axis.get_xlabel() or axis.get_label() == "<colorbar>"
+
+
+def test_losses_along_the_line(dynamics):
+    figure = figures.loss_along_line(dynamics)
+    assert_readable(figure)
+    results = np.load(dynamics)
+    surfaces = [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
+    assert len(surfaces) == 4
+    for axis, alignment in zip(surfaces, [0, int(results["rebased"])] * 2, strict=True):
+        shown = axis.collections[0].get_array().reshape(EPOCHS, FRACTIONS)
+        assert np.array_equal(shown, results["test_loss"][:, alignment])
+    left, right = surfaces[:2]
+    assert left.collections[0].norm.vmax == right.collections[0].norm.vmax
+    assert ALIGNMENTS[int(results["rebased"])] in right.get_title()
+
+
+def test_barriers(dynamics):
+    figure = figures.barriers(dynamics)
+    assert_readable(figure)
+    loss, error, moves = figure.axes
+    for name, height in zip(ALIGNMENTS, (0.8, 0.1, 0.2), strict=True):
+        assert line_of(loss, name) == pytest.approx([height] * EPOCHS)
+        assert line_of(error, name) == pytest.approx([100 * height] * EPOCHS)
+    assert line_of(moves, "by activation").tolist() == [25] * EPOCHS
+    assert line_of(moves, "by weight").tolist() == [27] * EPOCHS
+    assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
+
+
+def test_along_the_line(dynamics):
+    figure = figures.along_line(dynamics)
+    assert_readable(figure)
+    distance, moves = figure.axes
+    assert distance.lines[0].get_ydata() == pytest.approx(5 * np.linspace(0, 1, FRACTIONS))
+    assert moves.lines[0].get_ydata().tolist() == [0, 5, 10, 15, 20]
+    assert line_of(moves, "identity: 0")[0] == 0
+    assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
+
+
+def test_transpositions(records):
+    figure = figures.transpositions(records)
+    assert_readable(figure)
+    moves, distance, height = figure.axes
+    assert line_of(moves, "after training").tolist() == [1, 15, 29]  # mean over runs
+    assert line_of(moves, "unchanged: y = x").tolist() == [0, 29]
+    assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
+    assert line_of(distance, "after training") == pytest.approx([3, 45, 87])
+    assert line_of(height, "after training") == pytest.approx([0.1, 1.5, 2.9])
+    assert line_of(height, "after training, train loss") == pytest.approx([0.2, 3, 5.8])
+    edges = moves.collections[1].get_paths()[0].vertices  # the band of "after training"
+    at_15 = edges[edges[:, 0] == 15, 1]
+    assert (at_15.min(), at_15.max()) == (14, 16)
+
+
+def test_recovery(tmp_path):
+    path = tmp_path / "recovery.json"
+    curves = {"activation": [1, 0.5, 0], "weight": [1, 1, 0.25], "cosine": [1, 1, 0.5]}
+    recovered = {"1 hidden layer": curves, "3 hidden layers": curves}
+    path.write_text(json.dumps({"noise": [0, 1, 2], "recovered": recovered}))
+    figure = figures.recovery(path)
+    assert_readable(figure)
+    for axis in figure.axes:
+        assert line_of(axis, "by activation").tolist() == [100, 50, 0]
+        assert line_of(axis, "by weight").tolist() == [100, 100, 25]

@@ -1,0 +1,234 @@
+"""Every figure, drawn from result files alone, so that it can be redrawn without a run.
+
+Functions take the path of a result file and return a matplotlib Figure (see `Run.save_figure`).
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines differ in style too.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from utils.permutation import expected_transpositions
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+styled = rc_context(STYLE)  # decorates the functions that draw
+
+
+def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
+    """A figure and its axes [rows][columns], each of this size in inches."""
+    figure = Figure(figsize=(width * columns, height * rows), dpi=200, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+# ---- loss barriers between two networks: training_dynamics.npz
+
+ALIGNMENT_STYLES = (
+    {"color": ORANGE, "linestyle": "-", "marker": "o"},
+    {"color": BLUE, "linestyle": "-", "marker": "s"},
+    {"color": GREEN, "linestyle": "--", "marker": "^"},
+)
+FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
+
+
+@styled
+def loss_along_line(source: Path) -> Figure:
+    """Paper A's Figure 2: train and test loss over epoch and λ, before and after rebasin."""
+    results = np.load(source)
+    rebased = int(results["rebased"])
+    shown = {0: "W₁ as it is", rebased: f"W₁ rebased {results['alignments'][rebased]}"}
+    figure, axes = panels(2, 2, height=2.7)
+    for row, part in zip(axes, ("train", "test"), strict=True):
+        losses = results[f"{part}_loss"]
+        scale = LogNorm(losses[:, list(shown)].min(), losses[:, list(shown)].max())
+        for axis, (alignment, name) in zip(row, shown.items(), strict=True):
+            image, lines = _surface(axis, results, losses[:, alignment], scale)
+            axis.set_title(f"{part} loss, {name}")
+        bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale")
+        bar.add_lines(lines)
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.yaxis.set_major_formatter("{x:g}")
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    return figure
+
+
+def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
+    """Loss [epoch, λ] as colours, and lines of equal loss that show its height."""
+    where = results["fractions"], results["epochs"], losses
+    image = axis.pcolormesh(*where, norm=scale, cmap="viridis", shading="nearest", rasterized=True)
+    levels = np.geomspace(scale.vmin, scale.vmax, 12)[1:-1]
+    lines = axis.contour(*where, levels=levels, colors="white", linewidths=0.7)
+    axis.grid(False)
+    axis.set(xlabel=FRACTION_LABEL, ylabel="epoch")
+    return image, lines
+
+
+@styled
+def barriers(source: Path) -> Figure:
+    """What each alignment of W₁ leaves of the barrier, over training, and its NoT."""
+    results = np.load(source)
+    epochs, names = results["epochs"], [str(name) for name in results["alignments"]]
+    figure, (axes,) = panels(1, 3, height=3)
+    for axis, kind, factor, unit in (
+        (axes[0], "loss", 1, "nats"),
+        (axes[1], "error", 100, "percentage points"),
+    ):
+        for k, (name, style) in enumerate(zip(names, ALIGNMENT_STYLES, strict=True)):
+            height = factor * _largest_barrier(results[f"test_{kind}"][:, k], results["fractions"])
+            axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
+        axis.set(xlabel="epoch", ylabel=f"test {kind} barrier [{unit}]")
+        axis.axhline(0, color=GREY, linewidth=0.8)
+    axes[0].legend(title="W₁")
+    for k, style in enumerate(ALIGNMENT_STYLES[1:]):
+        found = results["alignment_transpositions"][:, k].sum(-1)
+        axes[2].plot(epochs, found, label=names[k + 1], markersize=3, markevery=5, **style)
+    _random_baseline(axes[2], results["hidden_sizes"])
+    most = results["hidden_sizes"].sum()
+    axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀", ylim=(0, 1.05 * most))
+    axes[2].legend(loc="lower right")
+    return figure
+
+
+def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
+    """Most that `values` [..., λ] have over the line between their ends."""
+    line = values[..., :1] + fractions * (values[..., -1:] - values[..., :1])
+    return (values - line).max(-1)
+
+
+@styled
+def along_line(source: Path) -> Figure:
+    """Paper A's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
+    results = np.load(source)
+    fractions, rebased = results["fractions"], int(results["rebased"])
+    styles = ALIGNMENT_STYLES[0], ALIGNMENT_STYLES[rebased]
+    names = "as it is", f"rebased {results['alignments'][rebased]}"
+    figure, (axes,) = panels(1, 2, width=3.8, height=3.2)
+    for checkpoint, when, fill in ((0, "untrained", "white"), (-1, "trained", None)):
+        for k, (name, style) in enumerate(zip(names, styles, strict=True)):
+            look = style | {"markerfacecolor": fill or style["color"], "markersize": 4}
+            look["linestyle"] = ":" if fill else "-"
+            distance = results["distance"][checkpoint, (0, rebased)[k], :, -1]
+            found = results["transpositions"][checkpoint, k].sum(-1)
+            axes[0].plot(fractions, distance, label=f"W₁ {name}, {when}", **look)
+            axes[1].plot(fractions, found, **look)
+    _random_baseline(axes[1], results["hidden_sizes"])
+    axes[1].axhline(0, color=GREY, linewidth=0.8, label="identity: 0")
+    axes[0].set(
+        xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
+    )
+    axes[1].set(xlabel=FRACTION_LABEL, ylabel="NoT of $W_\\lambda$ against $W_0$")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def _random_baseline(axis: Axes, hidden_sizes) -> None:
+    """The mean NoT of a uniformly random permutation."""
+    expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
+    axis.axhline(
+        expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1,
+        label=f"random: n − Hₙ = {expected:.0f}",
+    )  # fmt: skip
+
+
+# ---- number of transpositions before and after training: transpositions.jsonl
+
+STAGE_STYLES = {
+    "initial": {"color": GREY, "linestyle": ":", "marker": "x"},
+    "trained": {"color": ORANGE, "linestyle": "-", "marker": "o"},
+    "undone": {"color": BLUE, "linestyle": "-", "marker": "s"},
+}
+STAGE_NAMES = {
+    "initial": "at initialisation",
+    "trained": "after training",
+    "undone": "after training, planted permutation undone",
+}
+
+
+@styled
+def transpositions(source: Path) -> Figure:
+    """Paper A's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
+
+    Lines are means over runs, bands one standard deviation to either side.
+    """
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    figure, (axes,) = panels(1, 3, height=3.3)
+    _stage_lines(axes[0], records, lambda record: sum(record["found"]))
+    _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
+    _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
+    planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
+    axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
+    most = max(sum(record["planted"]) for record in records)
+    axes[0].plot([0, most], [0, most], color=GREEN, linewidth=0.8, label="unchanged: y = x")
+    _random_baseline(axes[0], records[0]["hidden_sizes"])
+    labels = (
+        "NoT found by rebasin",
+        "weight distance of the two networks",
+        "test loss barrier at λ = ½ [nats]",
+    )
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set(xlabel="NoT at initialisation", ylabel=label)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    known = [*axes[0].lines, axes[2].lines[-1]]
+    figure.legend(handles=known, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
+    for stage, style in STAGE_STYLES.items():
+        planted, mean, deviation = _by_planted(records, stage, measure)
+        axis.plot(planted, mean, label=STAGE_NAMES[stage], markersize=3, linewidth=1, **style)
+        axis.fill_between(
+            planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
+        )
+
+
+def _by_planted(records: list[dict], stage: str, measure) -> tuple[np.ndarray, ...]:
+    """The planted NoT, and mean and standard deviation over runs of what `measure` gives there."""
+    values = {}
+    for record in records:
+        if record["stage"] == stage:
+            values.setdefault(sum(record["planted"]), []).append(measure(record))
+    planted = sorted(values)
+    mean = np.array([np.mean(values[number]) for number in planted])
+    return np.array(planted), mean, np.array([np.std(values[number]) for number in planted])
+
+
+# ---- how much noise rebasin stands: benchmarks/recovery.json
+
+
+@styled
+def recovery(source: Path) -> Figure:
+    """Share of units put back to their places, against noise on the weights, by each method."""
+    results = json.loads(Path(source).read_text())
+    figure, (axes,) = panels(1, len(results["recovered"]), height=3)
+    looks = {"activation": ALIGNMENT_STYLES[1], "weight": ALIGNMENT_STYLES[2]}
+    looks["cosine"] = {"color": PURPLE, "linestyle": ":", "marker": "v"}
+    for axis, (network, curves) in zip(axes, results["recovered"].items(), strict=True):
+        for method, shares in curves.items():
+            percent = 100 * np.array(shares)
+            axis.plot(
+                results["noise"], percent, label=f"by {method}", markersize=3, **looks[method]
+            )
+        axis.set_xscale("symlog", linthresh=0.1)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(xlabel="noise on the weights [their own σ]", ylabel="units recovered [%]")
+        axis.set_title(network)
+    axes[0].legend()
+    return figure

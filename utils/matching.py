@@ -1,0 +1,354 @@
+"""Rebasin: find the permutation that aligns a network's hidden units to those of a reference.
+
+A matcher is built for a reference and called with the weights of the network to be moved:
+
+    ActivationMatcher   units that respond alike to the images: max Σ_i Σ_n a_i(n) b_π(i)(n)
+    WeightMatcher       units with like weights, incoming, bias and outgoing: max ⟨W_ref, π(W)⟩,
+                        which is min ‖W_ref − π(W)‖ (Ainsworth et al. 2023, Git Re-Basin)
+    CosineMatcher       units whose incoming weight vectors point the same way
+
+`rebase` moves the network and makes sure that its function stayed what it was.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from utils.config import UserError
+from utils.mlp import Network, hidden_activations, layer_outputs, logits
+from utils.permutation import (
+    Permutation,
+    hidden_sizes,
+    identity,
+    permute_weights,
+)
+from utils.predict import CHUNK_ROWS
+from utils.seeding import generator
+from utils.vi import GaussianPosterior
+
+METHODS = ("activation", "weight", "cosine")
+
+# Sums over images in fp32 are good to about this, relative to the largest: similarities that
+# differ by less are equal as far as the data can tell.
+RESOLUTION = 1e-6
+# A step of the descent must gain more than float64 can lose, or it could go round in circles.
+LEAST_GAIN = 1e-12
+# Logits in float64 may change by this, relative to their size: rounding, from another order of
+# summation.
+SAME_FUNCTION = 1e-9
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The permutation that aligns a network, and what the data left open, over all its layers."""
+
+    permutation: Permutation
+    dead: int = 0  # units of the network that no image activates
+    tied: int = 0  # units that respond to the reference just as another one does
+
+
+Matcher = Callable[[Tensor], Matching]
+
+
+def make_matcher(method: str, network: Network, reference: Tensor, images: Tensor) -> Matcher:
+    """The matcher of one of METHODS; only matching by activation looks at the images."""
+    if method == "activation":
+        return ActivationMatcher(network, reference, images)
+    return {"weight": WeightMatcher, "cosine": CosineMatcher}[method](network, reference)
+
+
+# ---- by activation
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Networks of one architecture, computed one after the other."""
+
+    network: Network
+    weights: Tensor  # [K, d]
+
+    def outputs(self, rows: Tensor) -> Iterator[list[Tensor]]:
+        """Hidden activations and logits of each network on some images."""
+        return (layer_outputs(self.network, weights, rows) for weights in self.weights)
+
+
+class ActivationMatcher:
+    """Matches networks to a reference whose activations are computed once and kept.
+
+    Units compared this way are compared whatever the order of the units below them, so every
+    hidden layer is an assignment problem of its own, and its solution is exact. What the images
+    cannot decide, where dead units go and which of several equal ones, the cosine of the incoming
+    weights does: a network is matched to itself by the identity, and to its permuted copy by
+    the permutation, even so.
+    """
+
+    def __init__(self, network: Network, reference: Tensor, images: Tensor):
+        self.network, self.reference, self.images = network, reference, images
+        sizes = hidden_sizes(network)
+        self._activations = [images.new_empty(len(images), size) for size in sizes]
+        for rows, kept in self._chunks():
+            values = hidden_activations(network, reference, rows)
+            for target, layer_values in zip(kept, values, strict=True):
+                target.copy_(layer_values)
+
+    def __call__(self, weights: Tensor) -> Matching:
+        return self.match_all(Stack(self.network, weights[None]))[0]
+
+    def match_all(self, networks) -> list[Matching]:
+        """Match each of several networks: a `Stack`, or another with its two attributes."""
+        sizes, device = hidden_sizes(self.network), self.images.device
+        comparisons = [[_Comparison(size, device) for size in sizes] for _ in networks.weights]
+        for rows, references in self._chunks():
+            for layers, outputs in zip(comparisons, networks.outputs(rows), strict=True):
+                for comparison, reference, values in zip(
+                    layers, references, outputs[:-1], strict=True
+                ):
+                    comparison.add(reference, values)
+        pairs = zip(networks.weights, comparisons, strict=True)
+        return [self._match(weights, layers) for weights, layers in pairs]
+
+    def _chunks(self) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Some images, and views of what is kept of the reference's activations on them."""
+        kept = zip(*(layer.split(CHUNK_ROWS) for layer in self._activations), strict=True)
+        return zip(self.images.split(CHUNK_ROWS), kept, strict=True)
+
+    def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
+        permutation, below = [], None
+        layers = zip(self.network.layers(self.reference), self.network.layers(weights), strict=True)
+        for ((reference, _), (weight, _)), comparison in zip(layers, comparisons, strict=False):
+            similarity = comparison.similarity
+            tie_break = RESOLUTION * similarity.abs().max() * _cosines(reference, weight, below)
+            below = _assign(similarity + tie_break)
+            permutation.append(below)
+        return Matching(
+            permutation,
+            dead=sum(comparison.num_dead() for comparison in comparisons),
+            tied=sum(comparison.num_tied() for comparison in comparisons),
+        )
+
+
+class _Comparison:
+    """How one layer's units respond beside the reference's, gathered chunk by chunk of images."""
+
+    def __init__(self, size: int, device: torch.device):
+        self.similarity = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.active = torch.zeros(size, dtype=torch.bool, device=device)  # on any image
+
+    def add(self, reference: Tensor, values: Tensor) -> None:
+        """Products over a chunk are made in fp32; their sum Σ_n a_i(n) b_j(n) is in float64."""
+        self.similarity += reference.T @ values
+        self.active |= values.any(0)
+
+    def num_dead(self) -> int:
+        return int((~self.active).sum())
+
+    def num_tied(self) -> int:
+        """How many living units have the same similarities, to rounding, as another one."""
+        columns = self.similarity[:, self.active]
+        products = columns.T @ columns
+        lengths = products.diagonal()
+        squared_distances = lengths[:, None] + lengths - 2 * products
+        equal = squared_distances <= RESOLUTION**2 * lengths
+        return int((equal.sum(1) > 1).sum())
+
+
+# ---- by weight
+
+
+class Step(NamedTuple):
+    """Where the coordinate descent is after a step."""
+
+    permutation: Permutation
+    objective: float
+
+
+class WeightMatcher:
+    """Maximises ⟨W_ref, π(W)⟩ over all weights and biases, one hidden layer at a time.
+
+    Given the permutations of its neighbours, a layer's is an assignment problem. With one hidden
+    layer that is all; with several, layers take turns in random order until none of them gains
+    anything. That is a local optimum, so the best of several ends counts: from the identity, from
+    the matching by cosines, and from `restarts` random permutations.
+    """
+
+    def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
+        self.network, self.reference = network, reference
+        self.restarts, self.seed = restarts, seed
+        self._layers = network.layers(reference.double())
+
+    def __call__(self, weights: Tensor) -> Matching:
+        ends = []
+        for number, start in enumerate(self._starts(weights)):
+            random = generator(self.seed, "weight_matching_order", number)
+            *_, end = self.descend(weights, start, random)
+            ends.append(end)
+        return Matching(max(ends, key=lambda end: end.objective).permutation)
+
+    def _starts(self, weights: Tensor) -> Iterator[Permutation]:
+        yield identity(self.network)
+        sizes = hidden_sizes(self.network)
+        if len(sizes) == 1:
+            return  # every start leads to the one best assignment
+        yield CosineMatcher(self.network, self.reference)(weights).permutation
+        for number in range(self.restarts):
+            random = generator(self.seed, "weight_matching_start", number)
+            yield [torch.randperm(size, generator=random) for size in sizes]
+
+    def descend(
+        self, weights: Tensor, start: Permutation, random: torch.Generator
+    ) -> Iterator[Step]:
+        """The start, then every step that gained something."""
+        layers = self.network.layers(weights.double())
+        permutation, objective = start, self._objective(layers, start)
+        yield Step(permutation, objective)
+        order, unchanged = [], 0
+        while unchanged < len(permutation):
+            order = order or torch.randperm(len(permutation), generator=random).tolist()
+            layer = order.pop()
+            similarity = self._similarity(layers, permutation, layer)
+            best = _assign(similarity)
+            places = torch.arange(len(best))
+            gain = (similarity[places, best] - similarity[places, permutation[layer]]).sum().item()
+            unchanged += 1
+            if gain > LEAST_GAIN * similarity.abs().max().item() * len(best):
+                permutation = [*permutation[:layer], best, *permutation[layer + 1 :]]
+                objective, unchanged = objective + gain, 0
+                yield Step(permutation, objective)
+
+    def _objective(self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation) -> float:
+        total, below = 0.0, slice(None)
+        moved = zip(self._layers, layers, [*permutation, slice(None)], strict=True)
+        for (reference, reference_bias), (weight, bias), perm in moved:
+            total += (reference * weight[perm][:, below]).sum() + reference_bias @ bias[perm]
+            below = perm
+        return float(total)
+
+    def _similarity(
+        self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation, layer: int
+    ) -> Tensor:
+        """What putting unit j to place i of this layer adds to the objective, [n, n]."""
+        below = permutation[layer - 1] if layer else slice(None)
+        above = permutation[layer + 1] if layer + 1 < len(permutation) else slice(None)
+        (incoming, bias), (outgoing, _) = layers[layer : layer + 2]
+        (ref_incoming, ref_bias), (ref_outgoing, _) = self._layers[layer : layer + 2]
+        similarity = ref_incoming @ incoming[:, below].T
+        similarity += torch.outer(ref_bias, bias)
+        return similarity.addmm_(ref_outgoing.T, outgoing[above])
+
+
+class CosineMatcher:
+    """Compares the directions of incoming weight vectors, layer by layer from the input on."""
+
+    def __init__(self, network: Network, reference: Tensor):
+        self.network, self._reference = network, network.layers(reference)
+
+    def __call__(self, weights: Tensor) -> Matching:
+        permutation, below = [], None
+        layers = list(zip(self._reference, self.network.layers(weights), strict=True))
+        for (reference, _), (weight, _) in layers[:-1]:
+            below = _assign(_cosines(reference, weight, below))
+            permutation.append(below)
+        return Matching(permutation)
+
+
+def _cosines(reference: Tensor, weight: Tensor, below: Tensor | None) -> Tensor:
+    """Cosines [n, n] of the rows of two weight matrices, the second's inputs moved by `below`."""
+    if below is not None:
+        weight = weight[:, below]
+    normalize = torch.nn.functional.normalize
+    return normalize(reference.double(), dim=1) @ normalize(weight.double(), dim=1).T
+
+
+def _assign(similarity: Tensor) -> Tensor:
+    """The assignment perm [n] of units to places that maximises Σ_i similarity[i, perm[i]]."""
+    if not similarity.isfinite().all():
+        raise UserError(
+            "These networks cannot be matched: their weights, or the activations they give, are "
+            "not all finite numbers."
+        )
+    _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
+    return torch.from_numpy(units)
+
+
+# ---- moving networks
+
+
+class Rebased(NamedTuple):
+    weights: Tensor  # [d]
+    matching: Matching
+
+
+def rebase(network: Network, weights: Tensor, matcher: Matcher) -> Rebased:
+    """The network with its hidden units where they match the matcher's reference best."""
+    matching = matcher(weights)
+    moved = permute_weights(network, weights, matching.permutation)
+    check_same_function(network, weights, moved)
+    return Rebased(moved, matching)
+
+
+def rebase_all(network: Network, samples: Iterable[Tensor], matcher: Matcher) -> Iterator[Rebased]:
+    """Rebase networks one after the other, in the memory of one."""
+    return (rebase(network, weights, matcher) for weights in samples)
+
+
+def rebase_gaussian(
+    network: Network, posterior: GaussianPosterior, matcher: Matcher
+) -> tuple[GaussianPosterior, Matching]:
+    """A Gaussian over weights, moved as a whole by the permutation that aligns its mean."""
+    mean, matching = rebase(network, posterior.mean, matcher)
+    std = permute_weights(network, posterior.std, matching.permutation)
+    return GaussianPosterior(mean, std), matching
+
+
+def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
+    """Compare the two networks' logits, in float64, on a few random inputs."""
+    random = generator(0, "probe_inputs")
+    probe = torch.rand(8, network.sizes[0], generator=random, dtype=torch.float64)
+    pair = torch.stack([before, after]).double()
+    old, new = logits(network, pair, probe.to(pair.device))
+    change = (new - old).abs().max().item()
+    if not change <= SAME_FUNCTION * (1 + old.abs().max().item()):
+        raise AssertionError(f"A permutation changed the network's logits by {change}.")
+
+
+# ---- references
+
+
+class IteratedMean(NamedTuple):
+    weights: Tensor  # [d]
+    rounds: int
+    still: bool  # whether it had stopped moving by the last round
+
+
+def mean_weights(samples: Iterable[Tensor]) -> Tensor:
+    """The mean of weight vectors, summed in float64, in their own precision."""
+    total, count = 0, 0
+    for weights in samples:
+        total = total + weights.double()
+        count += 1
+    if not count:
+        raise UserError("There is no mean of no samples.")
+    return (total / count).to(weights.dtype)
+
+
+def iterated_mean(
+    network: Network,
+    samples: Iterable[Tensor],
+    matcher_for: Callable[[Tensor], Matcher],
+    max_rounds: int = 20,
+) -> IteratedMean:
+    """Rebase all samples to their mean, take the mean of what results, and so on until it rests.
+
+    The samples are gone through once a round; `matcher_for(reference)` makes the matchers.
+    """
+    reference, still, rounds = mean_weights(samples), False, 0
+    while not still and rounds < max_rounds:
+        rebased = rebase_all(network, samples, matcher_for(reference))
+        updated = mean_weights(moved.weights for moved in rebased)
+        still = bool((updated - reference).norm() <= RESOLUTION * reference.norm())
+        reference, rounds = updated, rounds + 1
+    return IteratedMean(reference, rounds, still)
