@@ -35,13 +35,14 @@ class ChainRecord:
         self._quantities = Quantities(network, data.test_labels, config.seed)
         shape = (len(data.test_labels), data.num_classes)
         saved = run.load_checkpoint(
-            weights=(self._num_chains, network.num_weights), probability_sum=shape
-        )
+            weights=(self._num_chains, network.num_weights), probability_sum=shape,
+            adaptations=(self._num_chains, len(StepSizeAdaptation._fields)),
+        )  # fmt: skip
         self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
         self._counters = {"trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0}
         if saved:
             self._counters, arrays = saved
-            adaptations = tuple(StepSizeAdaptation(*a) for a in self._counters["adaptations"])
+            adaptations = tuple(StepSizeAdaptation(*a) for a in arrays["adaptations"].tolist())
             self.chains = Chains(arrays["weights"], adaptations, self._counters["iteration"])
             self._probability_sum = arrays["probability_sum"]
         self._probability_sum = self._probability_sum.to(run.device)
@@ -163,7 +164,7 @@ class ChainRecord:
         for label, name in (("new", "sample_test_accuracy"), ("average", "test_accuracy")):
             if name in shown:
                 texts[label] = f"{shown[name]:.4f}"
-        self._bar.set_postfix(texts)
+        self._bar.set_postfix(texts, refresh=False)
 
     def _announce_sampling(self, chains: Chains) -> None:
         left = self._steps_left(chains)
@@ -173,13 +174,11 @@ class ChainRecord:
     def _checkpoint(self, chains: Chains) -> None:
         self._samples.sync()
         self._measured.sync()
-        self._counters |= {
-            "iteration": chains.iteration, "adaptations": chains.adaptations,
-            "trace_bytes": self._trace.sync(),
-        }  # fmt: skip
+        self._counters |= {"iteration": chains.iteration, "trace_bytes": self._trace.sync()}
         self.run.save_checkpoint(
-            self._counters, weights=chains.weights, probability_sum=self._probability_sum
-        )
+            self._counters, weights=chains.weights, probability_sum=self._probability_sum,
+            adaptations=np.array(chains.adaptations),
+        )  # fmt: skip
         self._checkpointed = time.monotonic()
 
     # -- at the end

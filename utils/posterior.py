@@ -15,6 +15,7 @@ of the gradient, about exp(−margin), is lost in float32's rounding. There are 
 Over several ranks each holds a part of the data; sums over data go through `ranks.sum`.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,9 @@ NEGLIGIBLE_ERROR = 1e-8
 # Below these, choosing rows costs more than computing them all.
 WORTHWHILE_POINTS = 2000
 WORTHWHILE_SHARE = 0.7
+# Rows are filled up to a multiple of this: matmul libraries compile and keep a kernel for every
+# shape they meet, and lists would bring a new one in every step.
+ROW_MULTIPLE = 64
 # Input columns are kept in multiples of this, so that rows start at cache lines.
 COLUMN_MULTIPLE = 16
 
@@ -106,11 +110,12 @@ class Posterior:
         layers = self._with_live_columns(self.network.layers(weights[None]), self._first_weight)
         slots = self._with_live_columns(self.network.layers(gradient[None]), self._first_gradient)
         nll, margins = [], []
-        for inputs, labels in self._chunks(rows):
+        for inputs, labels, count in self._chunks(rows):
             *hidden, outputs = self._backprop.forward(layers, inputs[None])
-            margins.append(true_margins(outputs[0], labels))
+            margins.append(true_margins(outputs[0], labels)[:count])
             chunk_nll, errors = softmax_errors(outputs, labels[None])
-            nll.append(chunk_nll[0])
+            nll.append(chunk_nll[0, :count])
+            errors[:, count:] = 0
             self._backward(layers, inputs, hidden, errors, slots)
         if self._columns is not None:
             weight_gradient = self.network.layers(gradient)[0][0]
@@ -127,31 +132,43 @@ class Posterior:
         torch.index_select(weight, 2, self._columns, out=buffer)
         return [(buffer, bias), *others]
 
-    def _chunks(self, rows: Tensor | None):
-        """Inputs and labels of the given rows, some at a time, in a buffer that is used again."""
+    def _chunks(self, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Inputs and labels of the given rows, some at a time, in a buffer that is used again.
+
+        Those beyond the count that comes with them only fill up.
+        """
         if rows is None:
-            yield from zip(
-                self._inputs.split(CHUNK_ROWS), self._labels.split(CHUNK_ROWS), strict=True
-            )
+            parts = self._inputs.split(CHUNK_ROWS), self._labels.split(CHUNK_ROWS)
+            for inputs, labels in zip(*parts, strict=True):
+                yield inputs, labels, len(labels)
             return
         for chunk in rows.split(CHUNK_ROWS):
+            count, chunk = len(chunk), fill_up(chunk, len(self._gathered))
             inputs = self._gathered[: len(chunk)]
             torch.index_select(self._inputs, 0, chunk, out=inputs)
-            yield inputs, self._labels[chunk]
+            yield inputs, self._labels[chunk], count
 
     def _backward(self, layers, inputs, hidden, errors, slots) -> None:
         """Add a chunk's gradient to `slots`, from the rows that have one."""
         if self.method != "dense":
             active = (errors[0].abs().amax(-1) > NEGLIGIBLE_ERROR).nonzero().squeeze(1)
             if len(active) < WORTHWHILE_SHARE * len(inputs):
-                count = len(active)
-                inputs = torch.index_select(inputs, 0, active, out=self._active_inputs[:count])
+                count, active = len(active), fill_up(active, len(inputs))
+                size = len(active)
+                inputs = torch.index_select(inputs, 0, active, out=self._active_inputs[:size])
                 hidden = [
-                    torch.index_select(values[0], 0, active, out=buffer[:count])[None]
+                    torch.index_select(values[0], 0, active, out=buffer[:size])[None]
                     for values, buffer in zip(hidden, self._active_hidden, strict=True)
                 ]
                 errors = errors[:, active]
+                errors[:, count:] = 0
         self._backprop.backward(layers, inputs[None], hidden, errors, slots, keep=1)
+
+
+def fill_up(rows: Tensor, most: int) -> Tensor:
+    """Row numbers, the first one repeated until there are a multiple of ROW_MULTIPLE, or `most`."""
+    missing = min(-len(rows) % ROW_MULTIPLE, most - len(rows))
+    return torch.cat([rows, rows[:1].expand(missing)]) if len(rows) else rows
 
 
 class Force:
