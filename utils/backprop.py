@@ -18,12 +18,19 @@ from utils.mlp import Network
 class Backprop:
     """Forward and backward pass with buffers for [stack, rows] points at most."""
 
-    def __init__(self, network: Network, stack: int, rows: int, device: torch.device):
+    def __init__(
+        self,
+        network: Network,
+        stack: int,
+        rows: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ):
         self.activation = network.activation
-        widths = network.sizes[1:]
-        self._values = [torch.empty(stack, rows, width, device=device) for width in widths]
+        kind = {"device": device, "dtype": dtype}
+        self._values = [torch.empty(stack, rows, width, **kind) for width in network.sizes[1:]]
         self._deltas = [torch.empty_like(values) for values in self._values[:-1]]
-        self._ones = torch.ones(1, 1, 1, device=device)
+        self._ones = torch.ones(1, 1, 1, **kind)
 
     def forward(self, layers: list[tuple[Tensor, Tensor]], inputs: Tensor) -> list[Tensor]:
         """Hidden activations, then logits, each [stack, rows, width], in the buffers."""
@@ -72,11 +79,7 @@ class Backprop:
     ) -> Tensor:
         """NLL [stack, rows] of each point; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
         *hidden, outputs = self.forward(layers, inputs)
-        log_probabilities = outputs.log_softmax(-1)
-        labels = labels.unsqueeze(-1)
-        nll = -log_probabilities.gather(-1, labels).squeeze(-1)
-        errors = log_probabilities.exp_()
-        errors.scatter_add_(-1, labels, -self._ones.expand(labels.shape))
+        nll, errors = softmax_errors(outputs, labels)
         self.backward(layers, inputs, hidden, errors.mul_(scale), gradient, keep)
         return nll
 
@@ -85,3 +88,13 @@ class Backprop:
         if self.activation == "relu":
             return torch.ops.aten.threshold_backward(delta, activations, 0, grad_input=delta)
         return torch.ops.aten.tanh_backward(delta, activations, grad_input=delta)
+
+
+def softmax_errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """NLL [stack, rows] of logits [stack, rows, classes], and its gradient softmax(z) − y."""
+    log_probabilities = outputs.log_softmax(-1)
+    labels = labels.unsqueeze(-1)
+    nll = -log_probabilities.gather(-1, labels).squeeze(-1)
+    errors = log_probabilities.exp_()
+    errors.scatter_add_(-1, labels, errors.new_full((1, 1, 1), -1).expand(labels.shape))
+    return nll, errors

@@ -83,7 +83,9 @@ def explain(error: Exception) -> str:
 
 def resume_command() -> str:
     arguments = [a for a in sys.argv if a not in ("--overwrite", "--resume")]
-    return shlex.join(["python", *arguments, "--resume"])
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    launcher = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
+    return shlex.join([*launcher, *arguments, "--resume"])
 
 
 # ---- the run
@@ -370,10 +372,17 @@ def progress_bar(total: int, description: str, initial: int = 0, unit: str = "ep
     )  # fmt: skip
 
 
-def announce(directory: Path, seconds: float, more_memory: float, disk_bytes: float) -> None:
+def announce(
+    directory: Path,
+    seconds: float,
+    more_memory: float,
+    disk_bytes: float,
+    disk_bytes_there: float = 0,
+) -> None:
     """Say what the work ahead will take; refuse to begin what the disk cannot hold.
 
-    `more_memory` is in bytes and comes on top of what the process has needed so far.
+    `more_memory` is in bytes and comes on top of what the process has needed so far; of
+    `disk_bytes` so many may be there already, when the run is resumed.
     """
     free = shutil.disk_usage(directory).free
     memory = peak_memory() + more_memory
@@ -381,7 +390,7 @@ def announce(directory: Path, seconds: float, more_memory: float, disk_bytes: fl
         f"Estimate: {duration(seconds)}, {memory / 1e9:.1f} GB of memory, "
         f"{disk_bytes / 1e6:.0f} MB of disk in {directory}"
     )
-    if disk_bytes > free:
+    if disk_bytes - disk_bytes_there > free:
         raise UserError(
             f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
             f"free at {directory}: free some, or give another --out_dir."

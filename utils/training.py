@@ -25,7 +25,10 @@ OPTIMIZERS = ("SGD", "Adam")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to minimise: mean cross-entropy + ½ prior_precision ‖weights‖² / number of points."""
+    """How to minimise: mean cross-entropy + ½ prior_precision ‖weights − a‖² / number of points.
+
+    a is 0, or the anchors of the `TrainingState`.
+    """
 
     optimizer: str  # one of OPTIMIZERS
     learning_rate: float
@@ -42,10 +45,11 @@ class TrainingState:
     momentum: Tensor  # [K, d]: SGD's momentum, or Adam's mean of the gradient
     second_moment: Tensor | None = None  # [K, d]: Adam's mean of the squared gradient
     epoch: int = 0
+    anchors: Tensor | None = None  # [K, d]: means of the members' priors, if not 0
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint has to hold, besides the epoch."""
-        names = ("weights", "momentum", "second_moment")
+        names = ("weights", "momentum", "second_moment", "anchors")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def clone(self, epoch: int) -> "TrainingState":
@@ -180,6 +184,7 @@ def _optimizer_step(
     weights, momentum = state.weights[members], state.momentum[members]
     layers = network.layers(weights)
     decay = settings.prior_precision / num_points
+    anchors = None if state.anchors is None else state.anchors[members]
 
     if settings.optimizer == "SGD":
         velocity = network.layers(momentum)
@@ -191,6 +196,8 @@ def _optimizer_step(
             )  # fmt: skip
             if decay:
                 momentum.add_(weights, alpha=decay)
+                if anchors is not None:
+                    momentum.sub_(anchors, alpha=decay)
             weights.add_(momentum, alpha=-settings.learning_rate)
             return nll.sum(-1)
 
@@ -205,6 +212,8 @@ def _optimizer_step(
         nll = backprop.cross_entropy(
             layers, inputs, labels, gradient_layers, scale=1 / labels.shape[1], keep=0
         )
+        if anchors is not None:
+            gradient.sub_(anchors, alpha=decay)
         adam_update(
             weights, gradient, momentum, second_moment, steps_done, settings.learning_rate, decay
         )

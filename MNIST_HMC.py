@@ -1,0 +1,250 @@
+"""Sample the posterior of a network by full-batch Hamiltonian Monte Carlo.
+
+The HMC columns of paper A's Table 1 and Figures 4 and 5 start from it.
+
+    python MNIST_HMC.py                          3 hours: paper A's posterior, 250 samples
+    python MNIST_HMC.py --config_name test3.2    paper A's settings, exactly: days
+    python MNIST_HMC.py --config_name quick      2 minutes: a smaller net, part of the data
+    torchrun --nproc-per-node 2 MNIST_HMC.py --parallel data      the images over 2 processes
+
+Leaves in its run directory samples.npy [chains · samples, weights], one chain after the other,
+with network.json and chains.json (how many chains of how many samples), trace.jsonl (a record per
+transition, burn-in included), quantities.npy (what is diagnosed, per sample), diagnostics.json
+(R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from utils import parallel
+from utils.chain_record import ChainRecord
+from utils.compute import CANDIDATES, choose_device, choose_matmul
+from utils.config import NetworkConfig, UserError, option
+from utils.data import Dataset, load_dataset
+from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, advance, leapfrog, start_chains
+from utils.mlp import Network, initial_weights, network_for
+from utils.parallel import Ranks
+from utils.posterior import FORCES, ListSettings, Posterior
+from utils.runs import Run, open_run, progress_bar, run_script
+from utils.seeding import generator
+from utils.training import TrainingSettings, start_training, train
+
+ANCHORED_RATES = (0.01, 0.003, 0.001)  # of Adam, one after the other
+ANCHORED_BATCH = 250
+MEASURED_STEPS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class HMCConfig(NetworkConfig):
+    config_name: str = option("laptop", "named settings: configs/MNIST_HMC/NAME.yaml")
+    num_samples: int = option(250, "samples stored of each chain", minimum=1)
+    num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
+    store_every: int = option(1, "transitions from one stored sample to the next", minimum=1)
+    num_chains: int = option(1, "independent chains", minimum=1)
+    step_size: float = option(0.0015, "of the leapfrog integrator; at first, if adapted", above=0)
+    num_steps: int | None = option(None, "leapfrog steps per transition", minimum=1)
+    trajectory_length: float | None = option(
+        None, "step size × steps of a transition, instead of num_steps", above=0
+    )
+    jitter: float = option(0.0, "random share by which trajectories differ in length", minimum=0)
+    adapt_step_size: bool = option(False, "in burn-in, by dual averaging")
+    target_acceptance: float = option(0.8, "that the step size is adapted to", above=0)
+    grow_trajectories: bool = option(False, "in burn-in, from short ones to full length")
+    start: str = option(
+        "anchored", "of chains: PyTorch's initialisation, or a MAP near a draw from the prior",
+        choices=("initialisation", "anchored"),
+    )  # fmt: skip
+    anchored_epochs: int = option(8, "at each of 3 learning rates, for that MAP", minimum=1)
+    force: str = option("auto", "how the gradient along trajectories is found", choices=FORCES)
+    safe_margin: float = option(
+        18.0, "above it a point's gradient may be left out of a listed force", unit="nats", above=0
+    )
+    longest_sleep: int = option(
+        50, "steps for which a listed force may leave a point alone", unit="steps", minimum=1
+    )
+    parallel: str = option(
+        "none", "what several processes under torchrun share out",
+        choices=("none", "data", "chains"), changeable=True,
+    )  # fmt: skip
+    checkpoint_seconds: float = option(
+        20.0, "between checkpoints, or a transition if that is longer", minimum=0, changeable=True
+    )
+
+    def hmc_settings(self) -> HMCSettings:
+        if (self.num_steps is None) == (self.trajectory_length is None):
+            raise UserError(
+                "A trajectory has either num_steps or a trajectory_length: "
+                "give one of them, and 'none' for the other if the config has it."
+            )
+        return HMCSettings(
+            self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
+            self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
+        )  # fmt: skip
+
+
+def main(config: HMCConfig) -> None:
+    device = choose_device(config.device)
+    with parallel.connected(device) as ranks:
+        check_sharing(config, ranks)
+        run = open_run(config, "HMC", device) if ranks.first else None
+        if share_number(ranks, run is not None and not run.finished):
+            run_chains(config, device, ranks, run)
+
+
+def run_chains(config: HMCConfig, device: torch.device, ranks: Ranks, run: Run | None) -> None:
+    """The whole of a run; only the first rank has a run directory and writes."""
+    settings = config.hmc_settings()
+    share_matmul(ranks, device, run)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    network = network_for(config, data)
+    target = build_posterior(config, network, data, ranks)
+    record = ChainRecord(run, network, data, settings) if ranks.first else None
+    chains = resume_or_start(config, network, data, settings, ranks, record)
+    seconds_per_step = measure_step(target, chains.weights[0], settings.step_size)
+    if not ranks.first:
+        sample(config, settings, target, chains, ranks)
+        return
+    record.announce(chains, seconds_per_step)
+    with record.open(chains):
+        chains = sample(config, settings, target, chains, ranks, record)
+    report(run, record.finish(chains))
+
+
+def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
+    config.hmc_settings()
+    if ranks.size > 1 and config.parallel == "none":
+        raise UserError("Several processes need to know what to share: give --parallel data.")
+    if config.parallel == "chains" and config.num_chains < ranks.size:
+        raise UserError(
+            f"--parallel chains gives every process a chain: {ranks.size} processes need "
+            f"--num_chains {ranks.size} or more, not {config.num_chains}."
+        )
+
+
+def share_number(ranks: Ranks, number: float) -> float:
+    return ranks.share(torch.tensor([number], dtype=torch.float64)).item()
+
+
+def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
+    """All ranks multiply with the kernel that the first one's run was begun with."""
+    names = list(CANDIDATES)
+    chosen = names.index(run.meta["matmul"]) if ranks.first else 0
+    choose_matmul(device, names[int(share_number(ranks, chosen))])
+
+
+def build_posterior(config: HMCConfig, network: Network, data: Dataset, ranks: Ranks) -> Posterior:
+    lists = ListSettings(config.safe_margin, config.longest_sleep)
+    images, labels = data.train_images, data.train_labels
+    if config.parallel == "data":
+        return Posterior(
+            network, ranks.part(images), ranks.part(labels), config.force, lists, ranks
+        )
+    return Posterior(network, images, labels, config.force, lists)
+
+
+def resume_or_start(
+    config: HMCConfig,
+    network: Network,
+    data: Dataset,
+    settings: HMCSettings,
+    ranks: Ranks,
+    record: ChainRecord | None,
+) -> Chains:
+    """The chains as the first rank has them: as a checkpoint holds them, or new ones."""
+    shape = (config.num_chains, network.num_weights)
+    chains = record.chains if ranks.first else None
+    if ranks.first and chains is None:
+        chains = start_chains(start_weights(config, network, data), settings)
+    if not ranks.first:
+        chains = start_chains(torch.zeros(shape, device=data.train_images.device), settings)
+    adaptations = torch.tensor(chains.adaptations, dtype=torch.float64)
+    return Chains(
+        ranks.share(chains.weights),
+        tuple(StepSizeAdaptation(*numbers) for numbers in ranks.share(adaptations).tolist()),
+        int(share_number(ranks, chains.iteration)),
+    )
+
+
+def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
+    """Where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP.
+
+    An anchored MAP minimises the NLL + ½ ‖θ − θ₀‖² with θ₀ from the prior: it fits the data, and
+    has weights of the size that the posterior's have, which trained networks do not.
+    """
+    names = range(config.num_chains)
+    device = data.train_images.device
+    if config.start == "initialisation":
+        draws = [
+            initial_weights(network, generator(config.seed, "initial_weights", k)) for k in names
+        ]
+        return torch.stack(draws).to(device)
+    prior = [
+        torch.randn(network.num_weights, generator=generator(config.seed, "anchor", k))
+        for k in names
+    ]
+    anchors = torch.stack(prior).to(device)
+    settings = TrainingSettings("Adam", ANCHORED_RATES[0], ANCHORED_BATCH, prior_precision=1.0)
+    state = replace(start_training(anchors, settings), anchors=anchors)
+    epochs = config.anchored_epochs
+    with progress_bar(len(ANCHORED_RATES) * epochs * len(anchors), "anchored start") as bar:
+        for rate in ANCHORED_RATES:
+            state, _ = train(
+                network, state, data.train_images, data.train_labels,
+                replace(settings, learning_rate=rate), seed=config.seed, num_epochs=epochs,
+                on_epoch=lambda member, epoch, loss: bar.update(),
+            )  # fmt: skip
+    return state.weights
+
+
+def measure_step(target: Posterior, weights: Tensor, step_size: float) -> float:
+    """Seconds that a leapfrog step takes from here, once a neighbour list has settled."""
+    momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
+    times = []
+    leapfrog(
+        target, weights, momentum.to(weights.device), step_size, MEASURED_STEPS,
+        on_step=lambda: times.append(time.perf_counter()),
+    )  # fmt: skip
+    settled = times[MEASURED_STEPS // 2 :]
+    return (settled[-1] - settled[0]) / (len(settled) - 1)
+
+
+def sample(
+    config: HMCConfig,
+    settings: HMCSettings,
+    target: Posterior,
+    chains: Chains,
+    ranks: Ranks,
+    record: ChainRecord | None = None,
+) -> Chains:
+    """The chains after all transitions, each recorded (by the first rank) as it was made."""
+    while chains.iteration < config.num_burnin + config.num_samples * config.store_every:
+        chains, transitions = advance(
+            target, chains, settings, config.seed, ranks,
+            spread_chains=config.parallel == "chains",
+            on_step=record.on_step if record else lambda: None,
+        )  # fmt: skip
+        if record:
+            record.add(chains, transitions)
+    return chains
+
+
+def report(run: Run, summary: dict) -> None:
+    print(f"\ntest accuracy of the average {100 * summary['test_accuracy']:.2f} %, "
+          f"NLL {summary['test_nll']:.4f}, acceptance {summary['accept_prob']:.2f}")  # fmt: skip
+    if summary["diagnostics"]:
+        print(f"{'':20} largest R-hat   smallest ESS (bulk, tail)   median bulk ESS per hour")
+    for name, numbers in summary["diagnostics"].items():
+        if not numbers:
+            continue
+        print(
+            f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
+            f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+        )
+    print(f"Saved in {run.directory}")
+
+
+if __name__ == "__main__":
+    run_script(main, HMCConfig, __file__, __doc__)

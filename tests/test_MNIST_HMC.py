@@ -1,0 +1,223 @@
+"""The script as a user runs it, at toy size: to the end, killed and resumed, and on two ranks."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import REPOSITORY, script_command
+
+TOY = (
+    "--config_name", "quick", "--hidden_sizes", "12", "--num_train", "600", "--num_burnin", "4",
+    "--num_samples", "8", "--trajectory_length", "none", "--num_steps", "12",
+    "--step_size", "0.003", "--anchored_epochs", "1",
+)  # fmt: skip
+WEIGHTS = 785 * 12 + 13 * 10
+
+
+def records(directory: Path) -> list[dict]:
+    """The trace, without how long things took."""
+    lines = (directory / "trace.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_a_run_leaves_what_it_promises(script, tmp_path):
+    process = script("MNIST_HMC", *TOY, "--num_chains", 2, "--store_every", 2)
+    assert process.returncode == 0, process.stderr
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    samples = np.load(run / "samples.npy", mmap_mode="r")
+    assert samples.shape == (16, WEIGHTS)
+    assert samples.dtype == np.float32
+    assert json.loads((run / "network.json").read_text())["sizes"] == [784, 12, 10]
+    chains = json.loads((run / "chains.json").read_text())
+    assert chains == {"num_chains": 2, "samples_per_chain": 8}
+    trace = records(run)
+    assert [(r["iteration"], r["chain"]) for r in trace] == [
+        (i, k) for i in range(1, 21) for k in range(2)
+    ]
+    assert sum(r["burnin"] for r in trace) == 8
+    summary = json.loads((run / "summary.json").read_text())
+    diagnostics = json.loads((run / "diagnostics.json").read_text())
+    assert 0.3 < summary["test_accuracy"] < 0.95
+    assert diagnostics["groups"].keys() == {
+        "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
+        "output_layer",
+    }  # fmt: skip
+    kept = [r for r in trace if r["chain"] == 1 and r["iteration"] in range(6, 21, 2)]
+    measured = np.load(run / "quantities.npy")
+    np.testing.assert_array_equal(measured[8:, 1], [r["nll"] for r in kept])
+    for sample, record in zip(samples[8:], kept, strict=True):
+        energy = record["nll"] + 0.5 * np.square(sample.astype(float)).sum()
+        assert record["potential"] == pytest.approx(energy, abs=1e-6)
+    assert "Estimate" in process.stdout
+    assert "R-hat" in process.stdout
+
+
+@pytest.mark.parametrize("start", ["anchored", "initialisation"])
+def test_where_chains_start(script, tmp_path, start):
+    """Before it moves an anchored chain fits the data with weights of the prior's size."""
+    arguments = ("--start", start, "--anchored_epochs", 100, "--num_burnin", 0, "--num_steps", 1)
+    process = script("MNIST_HMC", *TOY, *arguments, "--step_size", 1e-9)
+    assert process.returncode == 0, process.stderr
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    mean_square = np.square(np.load(run / "samples.npy")[0]).mean()
+    nll = records(run)[0]["nll"]
+    if start == "anchored":
+        assert 0.9 < mean_square < 1.3
+        assert nll < 150
+    else:
+        assert mean_square < 0.01
+        assert nll == pytest.approx(600 * np.log(10), rel=0.05)
+
+
+def wait_for_records(directory: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (directory / "trace.jsonl").exists() or len(records(directory)) < count:
+        assert time.monotonic() < deadline, "the run makes no progress"
+        time.sleep(0.05)
+
+
+def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_path):
+    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0)
+    whole = script("MNIST_HMC", *arguments, "--run_name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
+    killed = tmp_path / "default" / "HMC-MNIST-quick-killed"
+    killed.mkdir()  # with the same matmul kernel: which one is faster may change from run to run
+    matmul = json.loads((directory / "meta.json").read_text())["matmul"]
+    (killed / "meta.json").write_text(json.dumps({"matmul": matmul}))
+    for count, more in ((3, ()), (20, ("--resume",))):
+        process = started_script("MNIST_HMC", *arguments, "--run_name", "killed", *more)
+        wait_for_records(killed, count)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (killed / "DONE").exists()
+    resumed = script("MNIST_HMC", *arguments, "--run_name", "killed", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    for name in ("samples.npy", "quantities.npy"):
+        assert (killed / name).read_bytes() == (directory / name).read_bytes()
+    assert records(killed) == records(directory)
+    summaries = [json.loads((d / "summary.json").read_text()) for d in (killed, directory)]
+    assert summaries[0]["test_nll"] == summaries[1]["test_nll"]
+
+
+def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
+    process = started_script("MNIST_HMC", *TOY, "--num_steps", 1000000, "--step_size", 1e-5)
+    directory = tmp_path / "default" / "HMC-MNIST-quick"
+    deadline = time.monotonic() + 60
+    while not (directory / "trace.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Go on with" in errors
+
+
+def test_length_and_steps_exclude_each_other(script):
+    process = script("MNIST_HMC", "--config_name", "quick", "--num_steps", 5)
+    assert process.returncode == 2
+    assert "either num_steps or a trajectory_length" in process.stderr
+
+
+# ---- several processes
+
+
+def rank_environment(rank: int, port: int) -> dict:
+    return os.environ | {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def start_ranks(command: list[str]) -> list[subprocess.Popen]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return [
+        subprocess.Popen(
+            command, env=rank_environment(rank, port), cwd=REPOSITORY, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+
+
+def torchrun(tmp_path, data_dir, *arguments) -> subprocess.CompletedProcess:
+    script = script_command(tmp_path, data_dir, "MNIST_HMC", *arguments)[1:]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*launcher, "--nproc-per-node", "2", *script],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def test_sharded_data_give_the_same_chain(script, tmp_path, data_dir):
+    arguments = (
+        *TOY, "--hidden_sizes", 64, "--anchored_epochs", 100, "--force", "listed",
+        "--safe_margin", 10, "--num_burnin", 2, "--num_steps", 30, "--step_size", 0.001,
+    )  # fmt: skip
+    alone = script("MNIST_HMC", *arguments, "--run_name", "alone")
+    assert alone.returncode == 0, alone.stderr
+    both = torchrun(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "data")
+    assert both.returncode == 0, both.stderr
+    runs = [tmp_path / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
+    one, two = (np.load(run / "samples.npy") for run in runs)
+    np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
+    for first, second in zip(*(records(run) for run in runs), strict=True):
+        assert first["accepted"] == second["accepted"]
+        assert first["delta_energy"] == pytest.approx(second["delta_energy"], abs=0.02)
+    rows = [np.mean([r["list_rows"] for r in records(run)]) for run in runs]
+    assert rows[1] == pytest.approx(rows[0], rel=0.1)
+    assert rows[0] < 400  # of 600 images
+
+
+def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_dir):
+    arguments = (*TOY, "--num_burnin", 2, "--num_chains", 3)
+    alone = script("MNIST_HMC", *arguments, "--run_name", "alone")
+    assert alone.returncode == 0, alone.stderr
+    both = torchrun(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "chains")
+    assert both.returncode == 0, both.stderr
+    runs = [tmp_path / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
+    one, two = (np.load(run / "samples.npy") for run in runs)
+    np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
+    assert np.abs(one[:8] - one[8:16]).max() > 1
+
+
+def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, data_dir):
+    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0, "--parallel", "data")
+    command = script_command(tmp_path, data_dir, "MNIST_HMC", *arguments)
+    ranks = start_ranks(command)
+    directory = tmp_path / "default" / "HMC-MNIST-quick"
+    try:
+        wait_for_records(directory, 6)
+        ranks[1].kill()
+        _, errors = ranks[0].communicate(timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 2
+    assert "Another rank of this run has ended" in errors
+    assert "Traceback" not in errors
+    before = records(directory)
+    resumed = script("MNIST_HMC", *arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    after = records(directory)
+    assert after[: len(before) - 1] == before[:-1]
+    assert len(after) == 44
+
+
+def test_several_processes_need_to_know_what_to_share(tmp_path, data_dir):
+    ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *TOY))
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert all("--parallel data" in error for error in errors)

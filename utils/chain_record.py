@@ -1,0 +1,209 @@
+"""What running chains leave in their run directory, and how they go on from there.
+
+Everything chance or adaptation depends on is in the checkpoint or follows from the seed and the
+number of the transition, so that a chain killed at any moment repeats itself bit for bit: at most
+the transitions since the last checkpoint are made, and written, a second time.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from utils.data import Dataset
+from utils.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
+from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
+from utils.metrics import accuracy, mean_nll
+from utils.mlp import Network
+from utils.predict import class_probabilities
+from utils.runs import Run, Stopped, announce, duration, progress_bar
+from utils.storage import ArrayFile, RecordFile
+
+AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
+
+
+class ChainRecord:
+    """The files of C chains; `chains` is what the last checkpoint held, None without one."""
+
+    def __init__(self, run: Run, network: Network, data: Dataset, settings: HMCSettings):
+        config = run.config
+        self.run, self._network, self._data, self._settings = run, network, data, settings
+        self._num_chains, self._per_chain = config.num_chains, config.num_samples
+        self._quantities = Quantities(network, data.test_labels, config.seed)
+        shape = (len(data.test_labels), data.num_classes)
+        saved = run.load_checkpoint(
+            weights=(self._num_chains, network.num_weights), probability_sum=shape
+        )
+        self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
+        self._counters = {"trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0}
+        if saved:
+            self._counters, arrays = saved
+            adaptations = tuple(StepSizeAdaptation(*a) for a in self._counters["adaptations"])
+            self.chains = Chains(arrays["weights"], adaptations, self._counters["iteration"])
+            self._probability_sum = arrays["probability_sum"]
+        self._probability_sum = self._probability_sum.to(run.device)
+
+    # -- before and around sampling
+
+    @property
+    def num_iterations(self) -> int:
+        config = self.run.config
+        return config.num_burnin + config.num_samples * config.store_every
+
+    def announce(self, chains: Chains, seconds_per_step: float) -> None:
+        """Say what the whole will take, and refuse what the disk cannot hold."""
+        rows = self._num_chains * self._per_chain
+        row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
+        checkpoints = 2 * (chains.weights.nbytes + self._probability_sum.nbytes)
+        there = [self.run.path(name) for name in ("samples.npy", "quantities.npy")]
+        announce(
+            self.run.directory,
+            seconds_per_step * self._steps_left(chains),
+            more_memory=2 * checkpoints,
+            disk_bytes=rows * row_bytes + checkpoints,
+            disk_bytes_there=sum(path.stat().st_size for path in there if path.exists()),
+        )
+
+    @contextmanager
+    def open(self, chains: Chains) -> Iterator[None]:
+        """Within it transitions may be added."""
+        run, rows = self.run, self._num_chains * self._per_chain
+        columns = len(self._quantities.names)
+        self._samples = ArrayFile(run.path("samples.npy"), (rows, self._network.num_weights))
+        self._measured = ArrayFile(run.path("quantities.npy"), (rows, columns), "float64")
+        self._trace = RecordFile(run.path("trace.jsonl"), self._counters["trace_bytes"])
+        run.save_network(self._network)
+        run.save_json(
+            "chains.json", {"num_chains": self._num_chains, "samples_per_chain": self._per_chain}
+        )
+        self._checkpointed = self._added = time.monotonic()
+        done = self._counters["steps"]
+        total = done + self._steps_left(chains)
+        with (
+            run.graceful_stop(),
+            progress_bar(total, "HMC", initial=done, unit="step") as self._bar,
+        ):
+            yield
+
+    def on_step(self) -> None:
+        """To be called in every leapfrog step. What a stop interrupts is done again on resume."""
+        self._bar.update()
+        if self.run.stop_requested:
+            raise Stopped
+
+    def _steps_left(self, chains: Chains) -> int:
+        steps = (
+            self._settings.expected_steps(adaptation, iteration)
+            for iteration in range(chains.iteration, self.num_iterations)
+            for adaptation in chains.adaptations
+        )
+        return round(sum(steps))
+
+    # -- as transitions are made
+
+    def add(self, chains: Chains, transitions: list[Transition]) -> None:
+        """Write down a transition of every chain."""
+        iteration, config = chains.iteration, self.run.config
+        burnin = iteration <= config.num_burnin
+        for k, transition in enumerate(transitions):
+            record = {"iteration": iteration, "chain": k, "burnin": burnin}
+            self._trace.append(record | transition._asdict())
+        averages = {
+            name: sum(getattr(t, name) for t in transitions) / len(transitions) for name in AVERAGED
+        }
+        number, left_over = divmod(iteration - config.num_burnin, config.store_every)
+        scores = {}
+        if left_over == 0 or burnin:
+            scores = self._score(chains.weights, transitions, None if burnin else number - 1)
+        self.run.log(iteration=iteration, **averages, **scores)
+        self._count(transitions, burnin)
+        self._show(averages | scores)
+        if iteration == config.num_burnin:
+            self._announce_sampling(chains)
+        if time.monotonic() - self._checkpointed >= config.checkpoint_seconds:
+            self._checkpoint(chains)
+
+    def _score(self, weights: Tensor, transitions: list[Transition], number: int | None) -> dict:
+        """Test accuracies; unless `number` is None, store states as that sample."""
+        accuracies = []
+        for k, (state, transition) in enumerate(zip(weights, transitions, strict=True)):
+            probabilities = class_probabilities(self._network, state, self._data.test_images)
+            accuracies.append(accuracy(probabilities, self._data.test_labels))
+            if number is not None:
+                row = k * self._per_chain + number
+                self._samples.write(row, state)
+                numbers = self._quantities.measure(state, probabilities, transition.nll)
+                self._measured.write(row, numbers)
+                self._probability_sum += probabilities
+        scores = {"sample_test_accuracy": sum(accuracies) / len(accuracies)}
+        if number is not None:
+            scores["test_accuracy"] = accuracy(self._probability_sum, self._data.test_labels)
+        return scores
+
+    def _count(self, transitions: list[Transition], burnin: bool) -> None:
+        now = time.monotonic()
+        counters = self._counters
+        counters["steps"] += sum(t.num_steps for t in transitions)
+        if not burnin:
+            counters["seconds"] += now - self._added
+            counters["accept_prob"] += sum(t.accept_prob for t in transitions)
+        self._seconds_per_step = (now - self._added) / sum(t.num_steps for t in transitions)
+        self._added = now
+
+    def _show(self, shown: dict) -> None:
+        texts = {
+            "accept": f"{shown['accept_prob']:.2f}",
+            "ΔH": f"{shown['delta_energy']:+.2f}",
+            "NLL": f"{shown['nll']:.0f}",
+            "list": f"{shown['list_rows']:.0f}",
+        }
+        for label, name in (("new", "sample_test_accuracy"), ("average", "test_accuracy")):
+            if name in shown:
+                texts[label] = f"{shown[name]:.4f}"
+        self._bar.set_postfix(texts)
+
+    def _announce_sampling(self, chains: Chains) -> None:
+        left = self._steps_left(chains)
+        self._bar.total = self._bar.n + left
+        self._bar.write(f"Burn-in is over; sampling: {duration(left * self._seconds_per_step)}")
+
+    def _checkpoint(self, chains: Chains) -> None:
+        self._samples.sync()
+        self._measured.sync()
+        self._counters |= {
+            "iteration": chains.iteration, "adaptations": chains.adaptations,
+            "trace_bytes": self._trace.sync(),
+        }  # fmt: skip
+        self.run.save_checkpoint(
+            self._counters, weights=chains.weights, probability_sum=self._probability_sum
+        )
+        self._checkpointed = time.monotonic()
+
+    # -- at the end
+
+    def finish(self, chains: Chains) -> dict:
+        """Diagnostics and final scores, written, with the run marked as finished."""
+        self._checkpoint(chains)
+        counters, labels = self._counters, self._data.test_labels
+        measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
+        draws = measured.reshape(self._num_chains, self._per_chain, -1)
+        diagnostics = {"groups": {}}
+        if self._per_chain >= FEWEST_DRAWS:
+            hours = counters["seconds"] / 3600
+            diagnostics = diagnose_all(np.asarray(draws), self._quantities.names, hours)
+        self.run.save_json("diagnostics.json", diagnostics)
+        average = self._probability_sum / len(measured)
+        made = self._num_chains * (self.num_iterations - self.run.config.num_burnin)
+        summary = {
+            "test_accuracy": accuracy(average, labels),
+            "test_nll": mean_nll(average, labels),
+            "accept_prob": counters["accept_prob"] / made,
+            "sampling_seconds": counters["seconds"],
+            "leapfrog_steps": counters["steps"],
+            "diagnostics": diagnostics["groups"],
+        }
+        self.run.finish(summary)
+        return summary

@@ -1,0 +1,78 @@
+"""Several processes at work on one run, as `torchrun` starts them; one alone is the usual case.
+
+gloo connects ranks on CPUs, nccl on GPUs. Only rank 0 has a run directory. When a rank dies, the
+connections to it break, and what the others were waiting for ends them with a clear sentence.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor
+
+from utils.config import UserError
+
+
+class Ranks:
+    """This process's number among `size`, and what they do together."""
+
+    def __init__(self, number: int = 0, size: int = 1, device: torch.device | None = None):
+        self.number, self.size, self._device = number, size, device
+
+    @property
+    def first(self) -> bool:
+        return self.number == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """`tensor`, made the sum over all ranks; the same bits on each of them."""
+        return self._together(distributed.all_reduce, tensor)
+
+    def share(self, tensor: Tensor, source: int = 0) -> Tensor:
+        """`tensor`, made what it is on rank `source`."""
+        return self._together(distributed.broadcast, tensor, source)
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """This rank's rows of a tensor that every rank has whole."""
+        return tensor.tensor_split(self.size)[self.number]
+
+    def _together(self, operation, tensor: Tensor, *arguments) -> Tensor:
+        if self.size == 1:
+            return tensor
+        moved = tensor.to(self._device)  # nccl knows only tensors on a GPU
+        with _other_ranks_alive():
+            operation(moved, *arguments)
+        return tensor if moved is tensor else tensor.copy_(moved)
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def connected(device: torch.device) -> Iterator[Ranks]:
+    """The ranks that torchrun started, until the first of them is done; ALONE without it."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield ALONE
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    with _other_ranks_alive():
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+    try:
+        yield ranks
+        ranks.sum(torch.zeros(1))  # wait for the first rank, which has more to do at the end
+    finally:
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def _other_ranks_alive():
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            "Another rank of this run has ended, so this one cannot go on: see its message above, "
+            "and start the same command again with --resume."
+        ) from error

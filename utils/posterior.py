@@ -1,0 +1,247 @@
+"""The log joint of a network's weights and the training data, and its gradient, in closed form.
+
+    U(θ) = Σ_n −log p(y_n | x_n, θ) + ½ ‖θ‖²        the potential: prior N(0, 1) on every weight
+
+Energies always use all the data and are summed in float64. A *force*, the gradient along a
+trajectory, may leave out what cannot matter. At stationarity of paper A's posterior nine images
+in ten have a margin (logit of the true class minus the largest other) so large that their share
+of the gradient, about exp(−margin), is lost in float32's rounding. There are three methods:
+
+    dense    forward and backward pass over all the data
+    active   forward pass over all the data, backward pass over the rows that carry gradient
+    listed   both passes over a neighbour list, as in molecular dynamics (Verlet 1967): a point
+             whose margin is large is left alone until it could have come near (`NeighbourList`)
+
+Over several ranks each holds a part of the data; sums over data go through `ranks.sum`.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from utils.backprop import Backprop, softmax_errors
+from utils.mlp import Network
+from utils.parallel import ALONE, Ranks
+
+FORCES = ("auto", "dense", "active", "listed")
+# Rows that pass through the network at a time: their activations stay in the processor's cache.
+CHUNK_ROWS = 2000
+# |softmax − y| below which a row changes nothing in a float32 sum with errors of size 1.
+NEGLIGIBLE_ERROR = 1e-8
+# Below these, choosing rows costs more than computing them all.
+WORTHWHILE_POINTS = 2000
+WORTHWHILE_SHARE = 0.7
+# Input columns are kept in multiples of this, so that rows start at cache lines.
+COLUMN_MULTIPLE = 16
+
+
+class Energy(NamedTuple):
+    potential: float  # U(θ) in nats
+    nll: float  # Σ_n −log p(y_n | x_n, θ) in nats
+    gradient: Tensor  # ∂U/∂θ [d]
+
+
+class ListSettings(NamedTuple):
+    """How a neighbour list decides when a point has to be looked at again."""
+
+    safe_margin: float = 18.0  # a point above it may be left out: its error is below 1.5e-8
+    longest_sleep: int = 50  # steps a point is left alone at most
+    slack: float = 1.25  # factor between the fastest fall of a margin that was seen and assumed
+
+
+class Posterior:
+    """U(θ) of `network` on images [N, in] and labels [N]; on several ranks, of this rank's part."""
+
+    def __init__(
+        self,
+        network: Network,
+        images: Tensor,
+        labels: Tensor,
+        force: str = "auto",
+        list_settings: ListSettings | None = None,
+        ranks: Ranks = ALONE,
+    ):
+        self.network, self.ranks = network, ranks
+        self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
+        if force == "auto":
+            force = "listed" if self.num_points > WORTHWHILE_POINTS else "dense"
+        self.method, self.list_settings = force, list_settings or ListSettings()
+        self._columns, self._sources = live_columns(images)
+        self._inputs = images if self._columns is None else images[:, self._columns]
+        self._labels = labels
+        rows, kind = min(CHUNK_ROWS, len(images)), {"device": images.device, "dtype": images.dtype}
+        self._backprop = Backprop(network, 1, rows, **kind)
+        outputs, width = network.shapes[0][0], self._inputs.shape[1]
+        self._first_weight, self._first_gradient = torch.empty(2, 1, outputs, width, **kind)
+        self._gathered = torch.empty(rows, width, **kind)
+        self._active_inputs = torch.empty(rows, width, **kind)
+        self._active_hidden = [torch.empty(rows, n, **kind) for n in network.sizes[1:-1]]
+
+    def energy(self, weights: Tensor) -> Energy:
+        """U(θ) and its gradient, from all the data."""
+        return self._energy(weights)[0]
+
+    def trajectory(self, weights: Tensor) -> tuple[Energy, "Force"]:
+        """U and its gradient at the start of a trajectory, and the force along it."""
+        energy, margins = self._energy(weights)
+        watch = None
+        if self.method == "listed":
+            watch = NeighbourList(margins, self.list_settings)
+        return energy, Force(self, watch)
+
+    def _energy(self, weights: Tensor) -> tuple[Energy, Tensor]:
+        gradient, nll, margins = self.pass_over(weights, None)
+        nll = self.ranks.sum(nll.double().sum().reshape(1)).item()
+        exact = weights.double()
+        potential = nll + 0.5 * exact.dot(exact).item()
+        return Energy(potential, nll, gradient), margins
+
+    def pass_over(self, weights: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """∂U/∂θ [d] as the given rows of the data (None: all) make it; their NLLs and margins.
+
+        The prior's part is exact; the likelihood's is summed over those rows of all ranks.
+        """
+        gradient = torch.zeros_like(weights)
+        layers = self._with_live_columns(self.network.layers(weights[None]), self._first_weight)
+        slots = self._with_live_columns(self.network.layers(gradient[None]), self._first_gradient)
+        nll, margins = [], []
+        for inputs, labels in self._chunks(rows):
+            *hidden, outputs = self._backprop.forward(layers, inputs[None])
+            margins.append(true_margins(outputs[0], labels))
+            chunk_nll, errors = softmax_errors(outputs, labels[None])
+            nll.append(chunk_nll[0])
+            self._backward(layers, inputs, hidden, errors, slots)
+        if self._columns is not None:
+            weight_gradient = self.network.layers(gradient)[0][0]
+            torch.index_select(self._first_gradient[0], 1, self._sources, out=weight_gradient)
+        self.ranks.sum(gradient).add_(weights)
+        empty = gradient[:0]
+        return gradient, torch.cat([empty, *nll]), torch.cat([empty, *margins])
+
+    def _with_live_columns(self, layers: list, buffer: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The layers, with `buffer` holding the live columns of the first one's weight."""
+        if self._columns is None:
+            return layers
+        (weight, bias), *others = layers
+        torch.index_select(weight, 2, self._columns, out=buffer)
+        return [(buffer, bias), *others]
+
+    def _chunks(self, rows: Tensor | None):
+        """Inputs and labels of the given rows, some at a time, in a buffer that is used again."""
+        if rows is None:
+            yield from zip(
+                self._inputs.split(CHUNK_ROWS), self._labels.split(CHUNK_ROWS), strict=True
+            )
+            return
+        for chunk in rows.split(CHUNK_ROWS):
+            inputs = self._gathered[: len(chunk)]
+            torch.index_select(self._inputs, 0, chunk, out=inputs)
+            yield inputs, self._labels[chunk]
+
+    def _backward(self, layers, inputs, hidden, errors, slots) -> None:
+        """Add a chunk's gradient to `slots`, from the rows that have one."""
+        if self.method != "dense":
+            active = (errors[0].abs().amax(-1) > NEGLIGIBLE_ERROR).nonzero().squeeze(1)
+            if len(active) < WORTHWHILE_SHARE * len(inputs):
+                count = len(active)
+                inputs = torch.index_select(inputs, 0, active, out=self._active_inputs[:count])
+                hidden = [
+                    torch.index_select(values[0], 0, active, out=buffer[:count])[None]
+                    for values, buffer in zip(hidden, self._active_hidden, strict=True)
+                ]
+                errors = errors[:, active]
+        self._backprop.backward(layers, inputs[None], hidden, errors, slots, keep=1)
+
+
+class Force:
+    """∂U/∂θ along one trajectory, to be called once in each leapfrog step."""
+
+    def __init__(self, posterior: Posterior, neighbours: "NeighbourList | None"):
+        self._posterior, self._neighbours = posterior, neighbours
+        self.num_calls, self.num_rows = 0, 0
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        self.num_calls += 1
+        if self._neighbours is None:
+            gradient, _, margins = self._posterior.pass_over(weights, None)
+        else:
+            rows = self._neighbours.due(self.num_calls)
+            gradient, _, margins = self._posterior.pass_over(weights, rows)
+            self._neighbours.update(self.num_calls, rows, margins)
+        self.num_rows += len(margins)
+        return gradient
+
+    def counts(self) -> tuple[float, int]:
+        """Points looked at per call, and how often one came near while it was left alone."""
+        violations = self._neighbours.violations if self._neighbours else 0
+        total = torch.tensor([self.num_rows, violations], dtype=torch.float64)
+        rows, violations = self._posterior.ranks.sum(total).tolist()
+        return rows / max(self.num_calls, 1), int(violations)
+
+
+class NeighbourList:
+    """When to look at each training point again, along one trajectory.
+
+    Margins move smoothly. With v the fastest fall of a margin per step, a point of margin m cannot
+    come below the safe margin s within (m − s) / v steps, and sleeps so long. So a point near s is
+    looked at in every step, one far away rarely, and early in burn-in, when most points are near
+    s, the list holds all of them. v is the fastest fall seen lately, times a slack; a point found
+    below s after a sleep is a violation: the gradient has missed an error of about exp(−margin).
+    """
+
+    def __init__(self, margins: Tensor, settings: ListSettings):
+        self._settings = settings
+        self._margins = margins.clone()
+        self._seen = torch.zeros(len(margins), dtype=torch.int32, device=margins.device)
+        self._wake = torch.ones_like(self._seen)  # all in step 1, which gives a first v
+        self._speed = 0.0
+        self.violations = 0
+
+    def due(self, step: int) -> Tensor | None:
+        """Rows to look at in this step; None means all."""
+        due = self._wake <= step
+        rows = due.nonzero().squeeze(1)
+        return None if len(rows) > WORTHWHILE_SHARE * len(due) else rows
+
+    def update(self, step: int, rows: Tensor | None, margins: Tensor) -> None:
+        """Take note of the margins found in this step and decide how long their points sleep."""
+        rows = slice(None) if rows is None else rows
+        settings = self._settings
+        if not len(margins):
+            return
+        slept = step - self._seen[rows]
+        fall = (self._margins[rows] - margins) / slept
+        self.violations += int(((margins < settings.safe_margin) & (slept > 1)).sum())
+        self._speed = max(0.98 * self._speed, settings.slack * fall.max().item())
+        sleep = (margins - settings.safe_margin) / max(self._speed, 1e-6)
+        sleep = sleep.nan_to_num(1).clamp(1, settings.longest_sleep).to(torch.int32)
+        self._margins[rows] = margins
+        self._seen[rows] = step
+        self._wake[rows] = step + sleep
+
+
+def true_margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logit of the true class minus the largest other, [rows]."""
+    labels = labels.unsqueeze(-1)
+    others = logits.scatter(-1, labels, -torch.inf).amax(-1)
+    return logits.gather(-1, labels).squeeze(-1) - others
+
+
+def live_columns(images: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Which pixels to compute with, and for each pixel the place of its gradient among these.
+
+    The weights of a pixel that is zero in all images get no likelihood gradient, and leaving them
+    out of the products is exact. Of MNIST's 784 pixels 67 are such. A few are kept, to make the
+    number of columns a multiple of COLUMN_MULTIPLE; the first one's gradient, zero, serves all.
+    """
+    live = images.any(dim=0)
+    dead = (~live).nonzero().squeeze(1)
+    num_kept = COLUMN_MULTIPLE - int(live.sum()) % COLUMN_MULTIPLE
+    if len(dead) <= num_kept:
+        return None, None
+    live[dead[:num_kept]] = True
+    columns = live.nonzero().squeeze(1)
+    sources = torch.full_like(live, int((columns == dead[0]).nonzero()), dtype=torch.int64)
+    sources[columns] = torch.arange(len(columns), device=images.device)
+    return columns, sources
