@@ -11,10 +11,15 @@ from utils.mlp import Network, logits
 CHUNK_ROWS = 2000
 
 
-def class_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:
-    """Softmax outputs [N, classes] of the network with one weight vector."""
+def class_probabilities(
+    network: Network, weights: Tensor, inputs: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Softmax outputs [N, classes] of the network with one weight vector.
+
+    In fp32 what is less probable than e⁻¹⁰⁰ becomes 0; with `dtype` float64 the softmax keeps it.
+    """
     chunks = (logits(network, weights, rows) for rows in inputs.split(CHUNK_ROWS))
-    return torch.cat([chunk.softmax(-1) for chunk in chunks])
+    return torch.cat([chunk.softmax(-1, dtype=dtype) for chunk in chunks])
 
 
 def mean_probabilities(network: Network, samples: Iterable[Tensor], inputs: Tensor) -> Tensor:

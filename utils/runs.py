@@ -96,6 +96,18 @@ def run_directory(config, kind: str) -> Path:
     return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
 
 
+def find_run(config, kind: str, script: str) -> Path:
+    """The newest finished run of this kind in the config's batch, on its data set."""
+    batch = Path(config.out_dir) / config.run_batch_name
+    ended = list(batch.glob(f"{kind}-{config.dataset}-*/DONE"))
+    if not ended:
+        raise UserError(
+            f"There is no finished {kind} run on {config.dataset} in {batch}: make one with "
+            f"python {script} --run_batch_name {config.run_batch_name}, or give the path of one."
+        )
+    return max(ended, key=lambda path: path.stat().st_mtime).parent
+
+
 def open_run(config, kind: str, device: torch.device) -> "Run":
     """Begin the run, or with `config.resume` go on with it; refuse to touch what is there else."""
     directory = run_directory(config, kind)

@@ -1,0 +1,109 @@
+"""Weights that earlier runs, or users themselves, have left: where they are, and reading them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from utils.config import UserError
+from utils.mlp import Network
+from utils.runs import find_run
+from utils.vi import GaussianPosterior
+
+NEWEST, NONE = "newest", "none"
+SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py", "VI": "MNIST_VI.py"}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Weight vectors in a samples.npy, of which only those at `indices` are used."""
+
+    path: Path
+    network: Network
+    indices: np.ndarray  # [chains, samples of each]
+
+    def __len__(self) -> int:
+        return self.indices.size
+
+    def __getitem__(self, position: int) -> Tensor:
+        """One weight vector, read from the disk; a mapping held open would fill the memory."""
+        row = np.load(self.path, mmap_mode="r")[self.indices.flat[position]]
+        return torch.from_numpy(row.astype(np.float32))
+
+    def __iter__(self):
+        return (self[position] for position in range(len(self)))
+
+    def spaced(self, count: int) -> "Samples":
+        """So many of them, or all if they are fewer, evenly spaced over all chains."""
+        chosen = np.linspace(0, len(self) - 1, min(count, len(self))).round().astype(int)
+        return Samples(self.path, self.network, self.indices.reshape(1, -1)[:, chosen])
+
+
+def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> Samples:
+    """The samples in a run directory, or in a samples.npy with network.json beside it.
+
+    Of each chain the first `discard`, a share, are left out; of the rest at most `most`, over all
+    chains together, are used, evenly spaced.
+    """
+    path = path / "samples.npy" if path.is_dir() else path
+    network = read_network(path)
+    try:
+        shape = np.load(path, mmap_mode="r").shape
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read the samples {path}: {error}.") from None
+    if len(shape) != 2 or shape[1] != network.num_weights:
+        raise UserError(
+            f"{path} has the shape {list(shape)}: network.json beside it needs "
+            f"[samples, {network.num_weights}]."
+        )
+    layout = path.with_name("chains.json")
+    num_chains = json.loads(layout.read_text())["num_chains"] if layout.exists() else 1
+    chains = np.arange(shape[0]).reshape(num_chains, -1)
+    kept = chains[:, round(discard * chains.shape[1]) :]
+    count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
+    chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
+    return Samples(path, network, kept[:, chosen])
+
+
+def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
+    """The mean and deviations that MNIST_VI.py has left in its run directory."""
+    path = directory / "posterior.npz"
+    network = read_network(path)
+    try:
+        with np.load(path) as arrays:
+            return network, GaussianPosterior(
+                *map(torch.from_numpy, (arrays["mean"], arrays["std"]))
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"Cannot read the Gaussian {path}: {error}.") from None
+
+
+def read_network(beside: Path) -> Network:
+    path = beside.with_name("network.json")
+    if not path.exists():
+        raise UserError(f"{path} is missing: it says which network the weights beside it are of.")
+    return Network.load(path)
+
+
+def locate(config, kind: str, given: str) -> Path | None:
+    """The run of this kind that `given` asks for: the newest finished one, none, or a path."""
+    if given == NONE:
+        return None
+    if given == NEWEST:
+        return find_run(config, kind, SCRIPTS[kind])
+    path = Path(given)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; leave it out to use the newest finished run.")
+    _check_dataset(path, config.dataset)
+    return path
+
+
+def _check_dataset(directory: Path, dataset: str) -> None:
+    recorded = directory / "config.yaml"
+    there = yaml.safe_load(recorded.read_text())["dataset"] if recorded.exists() else dataset
+    if there != dataset:
+        raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
