@@ -1,113 +1,439 @@
-"""Compare posteriors before and after rebasin: paper A's Table 1 and Figure 4.
+"""Compare posteriors as functions and weight by weight, before and after rebasin.
 
-python MNIST_eval.py                        newest HMC, ensemble and VI runs of the batch
-python MNIST_eval.py --hmc runs/default/HMC-MNIST-laptop --samples my/samples.npy
+Paper A's Table 1 and Figure 4, and what stands behind them.
+
+    python MNIST_eval.py                        the newest HMC, ensemble and VI runs of the batch
+    python MNIST_eval.py --config_name quick    the same with fewer samples, draws and images
+    python MNIST_eval.py --hmc runs/default/HMC-MNIST-laptop --vi none
+    python MNIST_eval.py --samples mine/samples.npy        [K, d], with network.json beside it
+
+Leaves in its run directory
+
+    table1.json              {column: {row: value}}, with table1_errors.json: standard errors
+    predictions.npz          what every column predicts on the test images, and its mean network
+    compact.npz              HMC's q_r: mean, std, permutations, transpositions, reference
+    compact_<column>.npz     the same of the other rebased columns; low_rank.npz: mean, factor
+    weight_space.npz         means and deviations, the ensemble's and VI's in HMC's frame
+    diagnostics.json         checks, mixing, correlations, other references, the prior as a null
+
+and figures. If it is stopped while HMC's samples are rebased, `--resume` keeps what is done.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from utils.alignment import Aligned, align
+from utils import compact_figures
+from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
+from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
 from utils.config import Config, option
 from utils.data import Dataset, load_dataset
-from utils.evaluation import bootstrap, draw_column, make_table
-from utils.matching import Matcher, make_matcher
+from utils.evaluation import (
+    COLUMNS,
+    ROWS,
+    TRUTH,
+    Column,
+    add_errors,
+    bootstrap,
+    draw_column,
+    make_table,
+    refit_errors,
+)
+from utils.matching import Matcher, iterated_mean, make_matcher, rebase_gaussian
+from utils.metrics import agreement, total_variation
 from utils.mlp import Network
-from utils.runs import Run, open_run, progress_bar, run_script
+from utils.permutation import expected_transpositions, hidden_sizes, num_transpositions
+from utils.predict import class_probabilities
+from utils.reference_study import Setting, move_together, study_prior, study_references
+from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, Samples, locate, open_gaussian, open_samples
+from utils.sources import NEWEST, Sources, find_sources
+from utils.tables import paper_values, print_table, summary_lines, table_rows
 from utils.vi import GaussianPosterior
+from utils.weight_study import (
+    check_dead_weights,
+    choose_watched,
+    correlations,
+    dead_weights,
+    mixing,
+    share_at_prior,
+    weight_groups,
+)
+
+CHECKPOINT_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
     hmc: str = option(NEWEST, "HMC's run directory, or the newest finished run of the batch")
-    ensemble: str = option(NEWEST, "the ensemble's; or newest, or none")
-    vi: str = option(NEWEST, "VI's; or newest, or none")
-    samples: str | None = option(None, "this samples.npy (network.json beside it) for HMC's")
+    ensemble: str = option(NEWEST, "the ensemble's run directory, newest, or none")
+    vi: str = option(NEWEST, "VI's run directory, newest, or none")
+    samples: str | None = option(None, "this samples.npy, network.json beside it, for HMC's")
     discard: float = option(0.0, "share of each chain's samples left out at its start", minimum=0)
     num_samples: int = option(1000, "HMC samples used, at most, evenly spaced", minimum=2)
     num_draws: int = option(100, "weights drawn from each Gaussian for its predictions", minimum=1)
     by_activation: bool = option(True, "rebase by activation, or by weight")
     num_match_images: int | None = option(
-        None, "match activations on the first so many training images, not on all", minimum=1
+        None, "match on the first so many training images; none: on all", minimum=1
     )
-    num_blocks: int = option(20, "contiguous blocks of samples that are resampled", minimum=2)
+    rank: int = option(250, "of the low-rank Gaussian, at most", minimum=1)
+    num_blocks: int = option(20, "contiguous blocks of samples, or draws, to resample", minimum=2)
     num_bootstraps: int = option(200, "resamplings behind each standard error", minimum=2)
+    num_refits: int = option(10, "Gaussians refitted to resampled blocks of samples", minimum=2)
+    refit_draws: int = option(20, "weights drawn from each of them", minimum=1)
+    num_references: int = option(5, "samples that others are rebased to, one by one", minimum=1)
+    study_samples: int = option(
+        100, "samples in the studies of references and of the prior, evenly spaced", minimum=2
+    )
+    study_images: int = option(
+        10000, "training images matched on in the studies, and for the mean reference", minimum=1
+    )
+    mean_rounds: int = option(3, "of rebasing the study's samples to their own mean", minimum=1)
 
 
 @dataclass(frozen=True)
-class Sources:
-    """What is compared; the networks are the same."""
+class Setup:
+    """What every part of the evaluation needs."""
 
+    run: Run
+    data: Dataset
     network: Network
-    hmc: Samples
-    ensemble: Samples | None
-    vi: GaussianPosterior | None
-    paths: dict[str, str | None]
+    groups: dict[str, Tensor]  # masks [d]
+    watched: dict[str, Tensor]  # indices of some weights of every group
+
+    @property
+    def config(self) -> EvalConfig:
+        return self.run.config
+
+    @property
+    def alive(self) -> Tensor:
+        dead = self.groups.get("dead pixels")
+        return torch.ones_like(self.groups["W1"]) if dead is None else ~dead
+
+    def matcher_for(self, reference: Tensor) -> Matcher:
+        return self._matcher(reference, self.config.num_match_images)
+
+    def study_matcher_for(self, reference: Tensor) -> Matcher:
+        return self._matcher(reference, self.config.study_images)
+
+    def _matcher(self, reference: Tensor, num_images: int | None) -> Matcher:
+        method = "activation" if self.config.by_activation else "weight"
+        return make_matcher(method, self.network, reference, self.data.train_images[:num_images])
 
 
 def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
-    sources = open_sources(config)
+    sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir).to(device)
     run = open_run(config, "eval", device)
     if run.finished:
         return
-    hmc = align_samples(run, sources.network, data, sources.hmc, "HMC")
-    ensemble = align_samples(run, sources.network, data, sources.ensemble, "ensemble")
-    columns = {
-        "hmc_sample": hmc.column,
-        "hmc_direct": draws(config, sources.network, data, hmc.direct(), "hmc_direct"),
-        "hmc_rebased": draws(config, sources.network, data, hmc.rebased(), "hmc_rebased"),
-        "ensemble_sample": ensemble.column,
-        "ensemble_direct": draws(config, sources.network, data, ensemble.direct(), "ens_d"),
-        "ensemble_rebased": draws(config, sources.network, data, ensemble.rebased(), "ens_r"),
-        "vi": draws(config, sources.network, data, sources.vi, "vi"),
-    }
-    hmc.compact().save(run.path("compact.npz"))
-    table = make_table(columns, data.test_labels)
-    run.save_json("table1.json", table)
-    run.finish(table)
-    print(table)
-    print(bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed))
+    setup = set_up(run, data, sources.network)
+    announce_work(setup, sources)
+    low_rank = LowRankFit(config.rank)
+    hmc = align_hmc(setup, sources, low_rank)
+    ensemble = align_samples(setup, sources.ensemble, "ensemble") if sources.ensemble else None
+    rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
+    to_mean = align_to_mean(setup, rebased)
+    fits = blocks_by_column(hmc, to_mean, ensemble)
+    posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
+    columns = predict_all(setup, hmc, ensemble, posteriors)
+    table, errors = score_all(setup, columns, fits)
+    save_compact(run, hmc, to_mean, ensemble, posteriors["hmc_low_rank"])
+    save_predictions(run, columns, data.test_labels)
+    frames = save_weight_space(setup, hmc, ensemble, posteriors)
+    report(setup, table, errors, diagnose(setup, sources, hmc, columns, frames))
 
 
-def open_sources(config: EvalConfig) -> Sources:
-    given = {"HMC": config.hmc, "ensemble": config.ensemble, "VI": config.vi}
-    if config.samples:
-        given["HMC"] = config.samples
-    paths = {kind: locate(config, kind, path) for kind, path in given.items()}
-    hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
-    ensemble = open_samples(paths["ensemble"]) if paths["ensemble"] else None
-    network, vi = open_gaussian(paths["VI"])
-    return Sources(hmc.network, hmc, ensemble, vi, paths)
+def set_up(run: Run, data: Dataset, network: Network) -> Setup:
+    groups = weight_groups(network, dead_weights(network, data.train_images))
+    return Setup(run, data, network, groups, choose_watched(groups, run.config.seed))
 
 
-def matcher_for(config: EvalConfig, network: Network, data: Dataset, reference: Tensor) -> Matcher:
-    method = "activation" if config.by_activation else "weight"
-    return make_matcher(method, network, reference, data.train_images[: config.num_match_images])
+def announce_work(setup: Setup, sources: Sources) -> None:
+    """Time a rebasin and a prediction, and count how many of them are to come."""
+    config, device = setup.config, setup.run.device
+    weights = sources.hmc[0].to(device)
+    matchers = [setup.matcher_for(weights), setup.study_matcher_for(weights)]
+    works = [lambda matcher=matcher: matcher(weights) for matcher in matchers]
+    works.append(lambda: class_probabilities(setup.network, weights, setup.data.test_images))
+    seconds = [seconds_of(work) for work in works]
+    samples, studied = len(sources.hmc), min(len(sources.hmc), config.study_samples)
+    studies = config.num_references + config.mean_rounds + 2
+    counts = (
+        samples,
+        samples + studied * studies,
+        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 5
+        + config.num_references * config.num_draws,
+    )  # fmt: skip
+    rank = min(config.rank, samples)
+    announce(
+        setup.run.directory,
+        sum(count * each for count, each in zip(counts, seconds, strict=True)),
+        more_memory=(16 * 3 * config.num_blocks + 8 * rank + 4 * 64) * len(weights),
+        disk_bytes=(4 * rank + 120) * len(weights),
+    )
+
+
+def seconds_of(work: Callable) -> float:
+    work()  # the first time is slower
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+# ---- samples, and Gaussians fitted to them
+
+
+def align_hmc(setup: Setup, sources: Sources, low_rank: LowRankFit) -> Aligned:
+    """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
+    run, sizes = setup.run, hidden_sizes(setup.network)
+    saved = run.load_checkpoint()
+    known = saved[1]["permutations"] if saved else []
+    known = [list(row.split(sizes)) for row in known]
+    checkpointed = time.monotonic()
+
+    def on_sample(aligned: Aligned) -> None:
+        nonlocal checkpointed
+        late = time.monotonic() - checkpointed > CHECKPOINT_SECONDS
+        if len(aligned.permutations) > len(known) and (late or run.stop_requested):
+            found = torch.stack([torch.cat(p) for p in aligned.permutations])
+            run.save_checkpoint({"rebased": len(found)}, permutations=found)
+            checkpointed = time.monotonic()
+
+    with run.graceful_stop():
+        return align_samples(setup, sources.hmc, "HMC", low_rank, known, on_sample)
 
 
 def align_samples(
-    run: Run, network: Network, data: Dataset, samples: Samples, name: str
+    setup: Setup, samples, name: str, low_rank=None, known=(), on_sample=lambda aligned: None
 ) -> Aligned:
-    config = run.config
-    reference = samples[0].to(run.device)
+    """Samples rebased to the first of them."""
+    reference = samples[0].to(setup.run.device)
+    watched = torch.cat(list(setup.watched.values()))
     with progress_bar(len(samples), f"rebasing {name}", unit="sample") as bar:
+
+        def on_each(aligned: Aligned) -> None:
+            bar.update()
+            on_sample(aligned)
+
         return align(
-            network, samples, matcher_for(config, network, data, reference), reference,
-            data.test_images, config.num_blocks, torch.arange(3),
-            on_sample=lambda aligned: bar.update(),
+            setup.network, samples, setup.matcher_for(reference), reference,
+            setup.data.test_images, setup.config.num_blocks, watched, low_rank, known, on_each,
         )  # fmt: skip
 
 
-def draws(config, network, data, posterior, name):
-    random = generator(config.seed, "draws", name)
-    return draw_column(network, posterior, data.test_images, config.num_draws, 20, random)
+def blocks_by_column(
+    hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None
+) -> dict[str, list[Moments]]:
+    """Moments of blocks of samples, of every mean-field Gaussian that is fitted to samples."""
+    blocks = {
+        "hmc_direct": hmc.direct_blocks,
+        "hmc_rebased": hmc.rebased_blocks,
+        "hmc_mean_reference": to_mean.rebased_blocks,
+    }
+    if ensemble:
+        blocks["ensemble_direct"] = ensemble.direct_blocks
+        blocks["ensemble_rebased"] = ensemble.rebased_blocks
+    return blocks
+
+
+def fit_posteriors(
+    setup: Setup,
+    fits: dict[str, list[Moments]],
+    low_rank: LowRankFit,
+    vi: GaussianPosterior | None,
+) -> dict:
+    """The Gaussian of every column that has one."""
+    posteriors = {name: merge_all(blocks).gaussian() for name, blocks in fits.items()}
+    posteriors["hmc_low_rank"] = low_rank.gaussian()
+    if vi:
+        device = setup.run.device
+        posteriors["vi"] = GaussianPosterior(vi.mean.to(device), vi.std.to(device))
+    return posteriors
+
+
+def save_compact(
+    run: Run, hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None, low_rank: LowRankGaussian
+) -> None:
+    hmc.compact().save(run.path("compact.npz"))
+    to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
+    if ensemble:
+        ensemble.compact().save(run.path("compact_ensemble_rebased.npz"))
+    run.save_arrays("low_rank.npz", mean=low_rank.mean, factor=low_rank.factor)
+
+
+def align_to_mean(setup: Setup, rebased: RebasedSamples) -> Aligned:
+    """Samples rebased to the mean that some of them come to rest around."""
+    config, samples = setup.config, list(rebased.spaced(setup.config.study_samples))
+    matcher_for = setup.study_matcher_for
+    mean = iterated_mean(setup.network, samples, matcher_for, config.mean_rounds).weights
+    with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
+        return align_again(
+            setup.network, rebased, matcher_for(mean), mean, config.num_blocks, bar.update
+        )
+
+
+def predict_all(
+    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+) -> dict[str, Column]:
+    """The columns of the table, in its order."""
+    config, data = setup.config, setup.data
+    columns = {"hmc_sample": hmc.column}
+    if ensemble:
+        columns["ensemble_sample"] = ensemble.column
+    for name, posterior in posteriors.items():
+        random = generator(config.seed, "draws", name)
+        columns[name] = draw_column(
+            setup.network, posterior, data.test_images, config.num_draws, config.num_blocks, random
+        )
+    return {name: columns[name] for name in COLUMNS if name in columns}
+
+
+def score_all(
+    setup: Setup, columns: dict[str, Column], fits: dict[str, list[Moments]]
+) -> tuple[dict, dict]:
+    """The table and its standard errors."""
+    config, data = setup.config, setup.data
+    table = make_table(columns, data.test_labels)
+    errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
+    for name, blocks in fits.items():
+        from_fit = refit_errors(
+            setup.network, blocks, data.test_images, data.test_labels, columns[TRUTH].average(),
+            config.num_refits, config.refit_draws, config.seed,
+        )  # fmt: skip
+        errors[name] = add_errors(errors[name], from_fit)
+    setup.run.save_json("table1.json", table)
+    setup.run.save_json("table1_errors.json", errors)
+    return table, errors
+
+
+def save_predictions(run: Run, columns: dict[str, Column], labels: Tensor) -> None:
+    """Averages [N, classes] by column, and `<column>_mean` of the networks at the mean."""
+    arrays = {name: column.average() for name, column in columns.items()}
+    for name, column in columns.items():
+        if column.mean_network is not None:
+            arrays[f"{name}_mean"] = column.mean_network
+    run.save_arrays("predictions.npz", labels=labels, **arrays)
+
+
+# ---- weight by weight
+
+
+def save_weight_space(
+    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+) -> dict[str, dict[str, GaussianPosterior]]:
+    """Every method's Gaussian before rebasin and after, when all are in the frame of HMC's.
+
+    The ensemble's q_r and VI's q are moved there as a whole, the ensemble's first member with it.
+    """
+    matcher = setup.matcher_for(hmc.reference)
+    before, after = {"hmc": posteriors["hmc_direct"]}, {"hmc": posteriors["hmc_rebased"]}
+    single = {"hmc": hmc.reference}
+    if ensemble:
+        before["ensemble"] = posteriors["ensemble_direct"]
+        after["ensemble"], single["ensemble"] = move_together(
+            setup.network, posteriors["ensemble_rebased"], ensemble.reference, matcher
+        )
+    if "vi" in posteriors:
+        before["vi"] = posteriors["vi"]
+        after["vi"], _ = rebase_gaussian(setup.network, posteriors["vi"], matcher)
+    frames = {"before": before, "after": after}
+    arrays = {f"{name}_single": weights for name, weights in single.items()}
+    for frame, gaussians in frames.items():
+        for name, gaussian in gaussians.items():
+            arrays[f"{name}_{frame}_mean"] = gaussian.mean
+            arrays[f"{name}_{frame}_std"] = gaussian.std
+    setup.run.save_arrays("weight_space.npz", alive=setup.alive, **arrays)
+    setup.run.save_network(setup.network)
+    return frames
+
+
+def diagnose(
+    setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], frames: dict
+) -> dict:
+    """What diagnostics.json holds."""
+    moments, sizes = merge_all(hmc.direct_blocks), hidden_sizes(setup.network)
+    watched = {name: len(indices) for name, indices in setup.watched.items()}
+    num_chains = sources.hmc.indices.shape[0]
+    halves = columns[TRUTH].halves()
+    return {
+        "sources": {kind: str(path) for kind, path in sources.paths.items()},
+        "num_samples": len(sources.hmc),
+        "dead_pixels": check_dead_weights(moments, ~setup.alive),
+        "mixing": {
+            when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()
+        },
+        "prior": {
+            f"{name} {when}": share_at_prior(gaussian, setup.groups, len(sources.hmc))
+            for when, gaussians in frames.items()
+            for name, gaussian in gaussians.items()
+        },
+        "correlations": {
+            when: correlations(gaussians, setup.alive) for when, gaussians in frames.items()
+        },
+        "transpositions": {
+            "along_chain": [num_transpositions(p) for p in hmc.permutations],
+            "random": sum(expected_transpositions(size) for size in sizes),
+        },
+        "halves_of_hmc": {
+            "agreement": agreement(*halves),
+            "total_variation": total_variation(*halves),
+        },
+        **study(setup, sources, hmc, columns),
+    }
+
+
+def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column]) -> dict:
+    """Other references, and the prior as a null, on some of the samples and images."""
+    config, data, device = setup.config, setup.data, setup.run.device
+    setting = Setting(
+        setup.network, setup.study_matcher_for, data.test_images, data.test_labels,
+        columns[TRUTH].average(), setup.alive, config.num_draws, config.seed,
+    )  # fmt: skip
+    chosen = spaced_positions(len(sources.hmc), config.study_samples)
+    samples = [sources.hmc[position].to(device) for position in chosen]
+    positions = spaced_positions(len(sources.hmc), config.num_references)
+    references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
+    with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
+        rows = study_references(setting, samples, references, bar.update)
+        null = study_prior(setting, hmc.reference, len(samples))
+        bar.update()
+    return {
+        "study_samples": len(samples),
+        "study_images": min(config.study_images, len(data.train_images)),
+        "references": rows,
+        "prior_networks": null,
+    }
+
+
+# ---- telling
+
+
+def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
+    """Figures, the table beside the paper's, and the checks in a few lines."""
+    run = setup.run
+    run.save_json("diagnostics.json", diagnostics)
+    for part in ("mean", "std"):
+        figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part)
+        run.save_figure(f"weight_pairs_{part}", figure)
+    along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
+    run.save_figure("transpositions_along_chain", along)
+    paper = paper_values("table1") if run.config.dataset == "MNIST" else {}
+    for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
+        lines = table_rows(table, errors, paper, rows)
+        run.log_table(name, ["posterior", *rows], lines)
+        print()
+        print_table([["ours ± standard error (paper)", *rows], *lines])
+    print()
+    for line in summary_lines(diagnostics):
+        print(line)
+    run.finish({"table1": table})
+    print(f"Saved in {run.directory}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,24 @@
-"""One pass over posterior samples: what they predict, and their moments before and after rebasin."""
+"""One pass over posterior samples: predictions, and moments before and after rebasin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from utils.compact import Compact, LowRankFit, Moments, block_of, merge_all, no_moments
+from utils.compact import (
+    Compact,
+    LowRankFit,
+    Moments,
+    block_of,
+    enter_block,
+    merge_all,
+)
 from utils.evaluation import Column, PartAverages
 from utils.matching import Matcher, Matching, Rebased, rebase
 from utils.mlp import Network
-from utils.permutation import Permutation, permute_weights
+from utils.permutation import Permutation, compose, permute_weights
 from utils.predict import class_probabilities
 from utils.vi import GaussianPosterior
 
@@ -34,6 +42,11 @@ class Aligned:
     def rebased(self) -> GaussianPosterior:
         """q_r"""
         return merge_all(self.rebased_blocks).gaussian()
+
+    def watched(self) -> dict[str, np.ndarray]:
+        """Values [K, watched] of the watched weights, before and after rebasin."""
+        pairs = {"before": self.watched_direct, "after": self.watched_rebased}
+        return {name: torch.stack(rows).cpu().numpy() for name, rows in pairs.items()}
 
     def compact(self) -> Compact:
         return Compact(self.rebased(), self.permutations, self.reference)
@@ -65,8 +78,8 @@ def align(
         moved, matching = _rebase(network, weights, matcher, permutation)
         parts.add(class_probabilities(network, weights, test_images, torch.float64))
         block = block_of(position, len(samples), num_blocks)
-        _enter(aligned.direct_blocks, block, weights)
-        _enter(aligned.rebased_blocks, block, moved)
+        enter_block(aligned.direct_blocks, block, weights)
+        enter_block(aligned.rebased_blocks, block, moved)
         aligned.permutations.append(matching.permutation)
         aligned.watched_direct.append(weights[watched])
         aligned.watched_rebased.append(moved[watched])
@@ -74,6 +87,26 @@ def align(
             low_rank.add(moved)
         on_sample(aligned)
     aligned.column = parts.column()
+    return aligned
+
+
+def align_again(
+    network: Network,
+    rebased: "RebasedSamples",
+    matcher: Matcher,
+    reference: Tensor,
+    num_blocks: int,
+    on_sample: Callable[[], None],
+) -> Aligned:
+    """Rebased samples, rebased to another reference; permutations are from the original ones."""
+    aligned = Aligned(reference)
+    for position, weights in enumerate(rebased):
+        moved, matching = rebase(network, weights, matcher)
+        block = block_of(position, len(rebased), num_blocks)
+        enter_block(aligned.rebased_blocks, block, moved)
+        first = rebased.permutations[position]
+        aligned.permutations.append(compose(first, matching.permutation))
+        on_sample()
     return aligned
 
 
@@ -85,7 +118,30 @@ def _rebase(
     return Rebased(permute_weights(network, weights, permutation), Matching(permutation))
 
 
-def _enter(blocks: list[Moments], block: int, weights: Tensor) -> None:
-    if block == len(blocks):
-        blocks.append(no_moments(weights))
-    blocks[block] = blocks[block].add(weights)
+@dataclass(frozen=True)
+class RebasedSamples:
+    """Samples as their permutations move them, read from the disk as often as they are needed."""
+
+    network: Network
+    samples: Sequence[Tensor]
+    permutations: list[Permutation]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.permutations)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for position, permutation in enumerate(self.permutations):
+            yield permute_weights(self.network, self.samples[position].to(self.device), permutation)
+
+    def spaced(self, count: int) -> "RebasedSamples":
+        """At most so many of them, evenly spaced."""
+        chosen = spaced_positions(len(self), count)
+        samples = [self.samples[position] for position in chosen]
+        permutations = [self.permutations[position] for position in chosen]
+        return RebasedSamples(self.network, samples, permutations, self.device)
+
+
+def spaced_positions(length: int, count: int) -> list[int]:
+    """At most `count` positions in 0 … length − 1, evenly spaced, with both ends."""
+    return np.linspace(0, length - 1, min(length, count)).round().astype(int).tolist()

@@ -6,7 +6,7 @@ resampled they tell how uncertain a fit is (block bootstrap). `LowRank` also kee
 vary together, as far as its rank allows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,21 @@ def merge_all(blocks: list[Moments]) -> Moments:
     return merged
 
 
+def fit_blocks(stream: Iterable[Tensor], num_samples: int, num_blocks: int = 1) -> list[Moments]:
+    """Moments of contiguous blocks of a stream of so many weight vectors."""
+    blocks: list[Moments] = []
+    for position, weights in enumerate(stream):
+        enter_block(blocks, block_of(position, num_samples, num_blocks), weights)
+    return blocks
+
+
+def enter_block(blocks: list[Moments], block: int, weights: Tensor) -> None:
+    """Add a weight vector to a block, which may be the next that is not there yet."""
+    if block == len(blocks):
+        blocks.append(no_moments(weights))
+    blocks[block] = blocks[block].add(weights)
+
+
 def block_of(position: int, num_samples: int, num_blocks: int) -> int:
     """Which of `num_blocks` contiguous blocks, equal to one sample, a sample belongs to."""
     return position * min(num_blocks, num_samples) // num_samples
@@ -85,6 +100,10 @@ class LowRankGaussian:
 
     mean: Tensor  # [d]
     factor: Tensor  # [rank, d]
+
+    def variance(self) -> float:
+        """Summed over weights: the trace of Σ."""
+        return sum(row.double().square().sum().item() for row in self.factor)
 
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         """`count` weight vectors, one after the other."""
@@ -103,7 +122,7 @@ class LowRankFit:
     not exceeded, so for any number of samples up to rank + 1.
     """
 
-    def __init__(self, rank: int, chunk: int = 32):
+    def __init__(self, rank: int, chunk: int = 64):
         self._rank, self._chunk = rank, chunk
         self._waiting: list[Tensor] = []
         self._count, self._mean, self._factor = 0, None, None
@@ -132,6 +151,7 @@ class LowRankFit:
         shift = mean - self._mean
         moved = (shift * (self._count * added / total) ** 0.5).float()
         rows = torch.cat([self._factor, rows, moved[None]])
+        self._factor = None  # makes room for the new one: both may be large
         self._mean = self._mean + shift * (added / total)
         self._count, self._factor = total, _compress(rows, self._rank)
 

@@ -22,7 +22,18 @@ from utils.seeding import generator
 ROWS = (
     "agreement", "total_variation", "sample_accuracy", "mean_accuracy", "nll", "ece", "brier",
 )  # fmt: skip
-REFERENCE_COLUMN = "hmc_sample"
+COLUMNS = {
+    "hmc_sample": "HMC samples",
+    "hmc_direct": "HMC q_d",
+    "hmc_rebased": "HMC q_r",
+    "hmc_mean_reference": "HMC q_r, to mean",
+    "hmc_low_rank": "HMC q_r, low rank",
+    "ensemble_sample": "Ensemble",
+    "ensemble_direct": "Ensemble q_d",
+    "ensemble_rebased": "Ensemble q_r",
+    "vi": "VI q",
+}
+TRUTH = "hmc_sample"  # the column that agreement and total variation are measured against
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,12 @@ class Column:
         if chosen is not None:
             sizes = sizes * torch.bincount(chosen, minlength=len(sizes))
         return torch.einsum("p,pnc->nc", sizes / sizes.sum(), self.parts)
+
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Averages of the first and of the second half of the parts, [N, classes] each."""
+        numbers = torch.arange(len(self.sizes), device=self.parts.device)
+        first = numbers < len(numbers) // 2
+        return self.average(numbers[first]), self.average(numbers[~first])
 
 
 class PartAverages:
@@ -91,7 +108,7 @@ def scores(
 
 def make_table(columns: dict[str, Column], labels: Tensor) -> dict[str, dict[str, float]]:
     """Scores of every column by name."""
-    truth = columns[REFERENCE_COLUMN].average()
+    truth = columns[TRUTH].average()
     return {
         name: scores(column.average(), column.mean_network, truth, labels)
         for name, column in columns.items()

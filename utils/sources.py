@@ -37,11 +37,6 @@ class Samples:
     def __iter__(self):
         return (self[position] for position in range(len(self)))
 
-    def spaced(self, count: int) -> "Samples":
-        """So many of them, or all if they are fewer, evenly spaced over all chains."""
-        chosen = np.linspace(0, len(self) - 1, min(count, len(self))).round().astype(int)
-        return Samples(self.path, self.network, self.indices.reshape(1, -1)[:, chosen])
-
 
 def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> Samples:
     """The samples in a run directory, or in a samples.npy with network.json beside it.
@@ -75,11 +70,10 @@ def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
     network = read_network(path)
     try:
         with np.load(path) as arrays:
-            return network, GaussianPosterior(
-                *map(torch.from_numpy, (arrays["mean"], arrays["std"]))
-            )
+            mean, std = torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["std"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"Cannot read the Gaussian {path}: {error}.") from None
+    return network, GaussianPosterior(mean, std)
 
 
 def read_network(beside: Path) -> Network:
@@ -107,3 +101,35 @@ def _check_dataset(directory: Path, dataset: str) -> None:
     there = yaml.safe_load(recorded.read_text())["dataset"] if recorded.exists() else dataset
     if there != dataset:
         raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The posteriors to compare, all of one network; the last two may be left out."""
+
+    network: Network
+    hmc: Samples
+    ensemble: Samples | None
+    vi: GaussianPosterior | None
+    paths: dict[str, Path | None]
+
+
+def find_sources(config) -> Sources:
+    """What the config's `hmc` or `samples`, `ensemble` and `vi` ask for, and say what it is."""
+    given = {"HMC": config.samples or config.hmc, "ensemble": config.ensemble, "VI": config.vi}
+    if given["HMC"] == NONE:
+        raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
+    paths = {kind: locate(config, kind, path) for kind, path in given.items()}
+    hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
+    ensemble = open_samples(paths["ensemble"]) if paths["ensemble"] else None
+    network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
+    for kind, other in (("ensemble", ensemble.network if ensemble else network), ("VI", network)):
+        if other != hmc.network:
+            raise UserError(
+                f"{paths[kind]} is of the network {other}, but {paths['HMC']} of {hmc.network}: "
+                f"give the path of another run, or --{kind.lower()} none."
+            )
+    for kind, path in paths.items():
+        print(f"{kind:9} {path or 'left out'}")
+    print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
+    return Sources(hmc.network, hmc, ensemble, vi, paths)

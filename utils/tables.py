@@ -1,0 +1,102 @@
+"""Results as lines of text, ours beside the paper's."""
+
+from pathlib import Path
+
+import yaml
+
+from utils.evaluation import COLUMNS
+
+PAPER_VALUES = Path(__file__).resolve().parent.parent / "configs" / "paper_values.yaml"
+
+
+def paper_values(table: str) -> dict[str, dict[str, float]]:
+    """What the paper prints in one of its tables: {column: {row: value}}."""
+    return yaml.safe_load(PAPER_VALUES.read_text())[table]
+
+
+def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) -> list[list[str]]:
+    """A line per column of the table: its name, then each score as "ours ± error (paper's)"."""
+    lines = []
+    for name, column in table.items():
+        line = [COLUMNS[name]]
+        for row in rows:
+            cell = "–"
+            if row in column:
+                cell = f"{column[row]:.4f} ± {errors[name][row]:.4f}"
+                published = paper.get(name, {}).get(row)
+                cell += "" if published is None else f" ({published:.4f})"
+            line.append(cell)
+        lines.append(line)
+    return lines
+
+
+def print_table(lines: list[list[str]]) -> None:
+    """Lines of cells, the first with the headings, as columns."""
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def summary_lines(diagnostics: dict) -> list[str]:
+    """The checks and findings of an evaluation, a line each."""
+    return [
+        _dead_pixel_line(diagnostics["dead_pixels"]),
+        *_mixing_lines(diagnostics["mixing"]),
+        *_prior_lines(diagnostics["prior"]),
+        *_transposition_lines(diagnostics),
+        *_reference_lines(diagnostics),
+    ]
+
+
+def _dead_pixel_line(check: dict | None) -> str:
+    if check is None:
+        return "Dead pixels: none in these images, so nothing to check against the prior."
+    verdict = "as the prior has it" if check["passed"] else "NOT the prior's: look at the sampler"
+    return (
+        f"Dead pixels' {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
+        f"{check['standard_error']:.4f}, {verdict}; average σ {check['std']:.4f}, "
+        f"{check['std_expected']:.4f} expected of this chain."
+    )
+
+
+def _mixing_lines(mixing: dict) -> list[str]:
+    return [
+        f"Weights {when} rebasin, {name}: median R-hat {numbers['median_rhat']:.3f}, "
+        f"median ESS {numbers['median_ess']:.0f}"
+        for when, groups in mixing.items()
+        for name, numbers in groups.items()
+    ]
+
+
+def _prior_lines(prior: dict) -> list[str]:
+    everything = "all but dead pixels"
+    return [
+        f"{name}: average σ {numbers['average_std'][everything]:.3f}; of {everything}, "
+        f"{100 * numbers['share'][everything]:.1f} % have the prior's σ"
+        for name, numbers in prior.items()
+    ]
+
+
+def _transposition_lines(diagnostics: dict) -> list[str]:
+    chain = diagnostics["transpositions"]["along_chain"][1:]
+    null = diagnostics["prior_networks"]
+    return [
+        f"NoT of HMC samples to the first: {sum(chain) / len(chain):.1f} on average; of networks "
+        f"from the prior: {null['average_transpositions']:.1f}; of random permutations: "
+        f"{diagnostics['transpositions']['random']:.1f}",
+    ]
+
+
+def _reference_lines(diagnostics: dict) -> list[str]:
+    rows = diagnostics["references"] | {"prior networks": diagnostics["prior_networks"]}
+    lines = [
+        f"q_r of {diagnostics['study_samples']} samples, "
+        f"matched on {diagnostics['study_images']} images, by reference:"
+    ]
+    lines += [
+        f"  {name}: agreement {row['agreement']:.4f}, TV {row['total_variation']:.4f}, "
+        f"accuracy {row['sample_accuracy']:.4f}, of μ {row['mean_accuracy']:.4f}, "
+        f"average σ {row['average_std']:.4f}, μ with reference {row['mean_with_reference']:.3f}"
+        for name, row in rows.items()
+    ]
+    return lines
