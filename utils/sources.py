@@ -15,7 +15,14 @@ from utils.runs import find_run
 from utils.vi import GaussianPosterior
 
 NEWEST, NONE = "newest", "none"
-SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py", "VI": "MNIST_VI.py"}
+SCRIPTS = {
+    "HMC": "MNIST_HMC.py",
+    "ensemble": "MNIST_Ensemble.py",
+    "VI": "MNIST_VI.py",
+    "eval": "MNIST_eval.py",
+}
+METHODS = ("hmc", "ensemble", "vi")
+FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
 
 
 @dataclass(frozen=True)
@@ -133,3 +140,36 @@ def find_sources(config) -> Sources:
         print(f"{kind:9} {path or 'left out'}")
     print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
     return Sources(hmc.network, hmc, ensemble, vi, paths)
+
+
+@dataclass(frozen=True)
+class WeightSpace:
+    """What MNIST_eval.py has fitted; some of the methods may be missing."""
+
+    network: Network
+    gaussians: dict[str, dict[str, GaussianPosterior]]  # by frame, then by method
+    singles: dict[str, Tensor]  # [d]: one sample of HMC, one member of the ensemble, after rebasin
+    alive: Tensor  # [d]: weights that are not behind dead pixels
+
+
+def open_weight_space(directory: Path, device: torch.device) -> WeightSpace:
+    """The weight_space.npz in a run directory of MNIST_eval.py."""
+    path = directory / "weight_space.npz"
+    network = read_network(path)
+    try:
+        with np.load(path) as archive:
+            arrays = {n: torch.from_numpy(archive[n]).to(device) for n in archive.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read the posteriors {path}: {error}.") from None
+    gaussians = {
+        frame: {
+            method: GaussianPosterior(
+                arrays[f"{method}_{frame}_mean"], arrays[f"{method}_{frame}_std"]
+            )
+            for method in METHODS
+            if f"{method}_{frame}_mean" in arrays
+        }
+        for frame in FRAMES
+    }
+    singles = {m: arrays[f"{m}_single"] for m in METHODS if f"{m}_single" in arrays}
+    return WeightSpace(network, gaussians, singles, arrays["alive"])
