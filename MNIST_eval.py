@@ -55,6 +55,7 @@ from utils.sources import NEWEST, Sources, find_sources
 from utils.tables import paper_values, print_table, summary_lines, table_rows
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
+    averages,
     check_dead_weights,
     choose_watched,
     correlations,
@@ -368,10 +369,13 @@ def diagnose(
         "mixing": {
             when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()
         },
-        "prior": {
-            f"{name} {when}": share_at_prior(gaussian, setup.groups, len(sources.hmc))
-            for when, gaussians in frames.items()
-            for name, gaussian in gaussians.items()
+        "at_prior": {
+            frame: share_at_prior(gaussians["hmc"], setup.groups, len(sources.hmc))
+            for frame, gaussians in frames.items()
+        },
+        "average_std": {
+            frame: {name: averages(g.std, setup.groups) for name, g in gaussians.items()}
+            for frame, gaussians in frames.items()
         },
         "correlations": {
             when: correlations(gaussians, setup.alive) for when, gaussians in frames.items()

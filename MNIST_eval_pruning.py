@@ -38,7 +38,7 @@ from utils.seeding import generator
 from utils.sources import NEWEST, WeightSpace, locate, open_weight_space
 from utils.tables import print_table
 
-HISTOGRAM_EDGES = np.linspace(-6, 1, 281)  # of log10 σ
+HISTOGRAM_EDGES = np.linspace(-6, 1, 561)  # of log10 σ
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ METHODS = {"hmc": "HMC", "ensemble": "Ensemble", "vi": "VI"}
 SYMBOLS = {"mean": "μ", "std": "σ"}
 FRAMES = {"before": "before rebasin", "after": "after rebasin"}
 NUM_BINS = 120
+SMALLEST_STD = 1e-6  # what is smaller, as where all samples agree, is shown as this
 OUTSIDE = 0.001  # share of weights beyond each end of an axis
 
 
@@ -29,32 +30,40 @@ def weight_pairs(source: Path, part: str) -> Figure:
     pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
     figure, axes = panels(2, max(len(pairs), 1), width=3.3, height=3.0)
     image = None
-    for row, (frame, title) in zip(axes, FRAMES.items(), strict=True):
-        for axis, (a, b) in zip(row, pairs, strict=False):
-            values = [results[f"{name}_{frame}_{part}"][alive] for name in (a, b)]
-            image = _density(axis, *values)
-            axis.set_title(f"{title}: correlation {np.corrcoef(*values)[0, 1]:.3f}")
-            symbol = SYMBOLS[part]
-            axis.set(xlabel=f"{symbol} of {METHODS[a]}", ylabel=f"{symbol} of {METHODS[b]}")
+    for column, pair in enumerate(pairs):
+        values = {
+            frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
+        }
+        together = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
+        bins = [_bins(every, logarithmic=part == "std") for every in together]
+        for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
+            image = _density(axis, *values[frame], bins)
+            found = np.corrcoef(*values[frame])[0, 1]
+            axis.set_title(f"{title}: correlation {found:.3f}")
+            labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
+            axis.set(xlabel=labels[0], ylabel=labels[1])
+            if part == "std":
+                axis.set(xscale="log", yscale="log")
     if image:
-        figure.colorbar(image, ax=axes, label="share of the densest bin, log scale", shrink=0.6)
+        figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
     return figure
 
 
-def _density(axis: Axes, x: np.ndarray, y: np.ndarray):
+def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
     """Where weights lie, as colours on a log scale relative to the densest bin."""
-    bins = [np.linspace(*_range(values), NUM_BINS + 1) for values in (x, y)]
     counts, *_ = np.histogram2d(x, y, bins)
     shares = np.ma.masked_equal(counts.T / max(counts.max(), 1), 0)
     axis.grid(False)
     return axis.pcolormesh(*bins, shares, norm=LogNorm(1e-4, 1), cmap="viridis", rasterized=True)
 
 
-def _range(values: np.ndarray) -> np.ndarray:
-    """All but the outermost weights, with some room."""
+def _bins(values: np.ndarray, logarithmic: bool) -> np.ndarray:
+    """Edges of bins that hold all but the outermost weights, with some room."""
+    values = np.log10(np.maximum(values, SMALLEST_STD)) if logarithmic else values
     low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
     room = 0.05 * (high - low) or 1e-6
-    return np.array([low - room, high + room])
+    edges = np.linspace(low - room, high + room, NUM_BINS + 1)
+    return 10**edges if logarithmic else edges
 
 
 @styled
@@ -97,18 +106,17 @@ def sigma_histograms(source: Path) -> Figure:
     there = [name for name in METHODS if f"{name}_after_all" in results]
     figure, (axes,) = panels(1, len(there), height=3.2)
     for axis, method in zip(axes, there, strict=True):
-        frames = ("before", "after") if method != "vi" else ("after",)  # permuted, it is the same
-        for frame, color, style in zip(frames, (ORANGE, BLUE), ("--", "-"), strict=False):
-            for part, width in (("all", 0.8), ("alive", 1.6)):
+        frames = {"after": BLUE} if method == "vi" else {"before": ORANGE, "after": BLUE}
+        for frame, color in frames.items():
+            for part, style in (("all", "-"), ("alive", ":")):
                 counts = results[f"{method}_{frame}_{part}"]
-                label = f"{'σ_d' if frame == 'before' else 'σ_r'}, {PARTS[part]}"
-                label = label if method != "vi" else f"σ, {PARTS[part]}"
-                axis.stairs(counts, edges, color=color, ls=style, lw=width, label=label)
+                label = f"{FRAMES[frame]}, {PARTS[part]}"
+                axis.stairs(counts, edges, color=color, ls=style, lw=1, label=label)
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
         axis.set(xscale="log", yscale="log", title=METHODS[method])
         axis.set(xlim=(edges[filled[0]], edges[filled[-1] + 1]), ylim=(0.8, None))
         axis.set(xlabel="σ of a weight", ylabel="weights in a bin")
-        axis.legend(loc="upper left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -129,6 +137,7 @@ def pruning(source: Path) -> Figure:
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
             _kept_axis(axis, f"{what}, {title}")
+    _legend_below(figure, axes[0])
     return figure
 
 
@@ -145,7 +154,16 @@ def criteria(source: Path) -> Figure:
                 curve = curves[part][f"{method} mean, {criterion} of {method}"]
                 _accuracy_line(axis, results, curve, label, look)
             _kept_axis(axis, f"{METHODS[method]}, {title}")
+    _legend_below(figure, axes[0])
     return figure
+
+
+def _legend_below(figure: Figure, axes) -> None:
+    """One legend for several panels, every label once."""
+    known = {}
+    for axis in axes:
+        known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=3)
 
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:
@@ -159,4 +177,3 @@ def _kept_axis(axis: Axes, title: str) -> None:
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter("")
     axis.invert_xaxis()
-    axis.legend(loc="lower left")

@@ -42,7 +42,7 @@ def summary_lines(diagnostics: dict) -> list[str]:
     return [
         _dead_pixel_line(diagnostics["dead_pixels"]),
         *_mixing_lines(diagnostics["mixing"]),
-        *_prior_lines(diagnostics["prior"]),
+        *_prior_lines(diagnostics),
         *_transposition_lines(diagnostics),
         *_reference_lines(diagnostics),
     ]
@@ -68,13 +68,18 @@ def _mixing_lines(mixing: dict) -> list[str]:
     ]
 
 
-def _prior_lines(prior: dict) -> list[str]:
-    everything = "all but dead pixels"
-    return [
-        f"{name}: average σ {numbers['average_std'][everything]:.3f}; of {everything}, "
-        f"{100 * numbers['share'][everything]:.1f} % have the prior's σ"
-        for name, numbers in prior.items()
-    ]
+def _prior_lines(diagnostics: dict) -> list[str]:
+    lines = []
+    for frame, gaussians in diagnostics["average_std"].items():
+        average = ", ".join(f"{name} {groups['alive']:.3f}" for name, groups in gaussians.items())
+        lines.append(f"Average σ {frame} rebasin, without dead pixels' weights: {average}")
+    for frame, found in diagnostics["at_prior"].items():
+        low, high = found["band"]
+        lines.append(
+            f"HMC {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have the "
+            f"prior's σ ({low:.3f} to {high:.3f}; of draws from the prior 95 % have)"
+        )
+    return lines
 
 
 def _transposition_lines(diagnostics: dict) -> list[str]:

@@ -108,7 +108,7 @@ def check_dead_weights(moments: Moments, dead: Tensor) -> dict | None:
 def share_at_prior(
     posterior: GaussianPosterior, groups: dict[str, Tensor], num_samples: int
 ) -> dict:
-    """Share of weights of every group whose σ is the prior's within sampling error.
+    """Share of weights of every group whose σ is the prior's within HMC's sampling error.
 
     Inside the band lie PRIOR_SHARE of weights that follow the prior: of the dead ones, which have
     the chain's own sampling error, or where these are few, of independent draws.
@@ -120,15 +120,15 @@ def share_at_prior(
     else:
         band = np.sqrt(chi2.ppf([tail, 1 - tail], num_samples - 1) / (num_samples - 1))
     inside = (posterior.std >= float(band[0])) & (posterior.std <= float(band[1]))
-    alive = ~dead if dead is not None else torch.ones_like(inside)
-    shares = {"all but dead pixels": alive} | groups
-    return {
-        "band": band,
-        "share": {name: inside[mask].double().mean().item() for name, mask in shares.items()},
-        "average_std": {
-            name: posterior.std[mask].double().mean().item() for name, mask in shares.items()
-        },
-    }
+    return {"band": band, "share": averages(inside, groups)}
+
+
+def averages(values: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
+    """Averages over the weights of every group, and over all but the dead ones."""
+    dead = groups.get("dead pixels")
+    alive = torch.ones_like(groups["W1"]) if dead is None else ~dead
+    masks = {"alive": alive} | groups
+    return {name: values[mask].double().mean().item() for name, mask in masks.items()}
 
 
 # ---- posteriors beside each other
