@@ -72,6 +72,37 @@ def started_script(tmp_path, data_dir):
         process.communicate()
 
 
+# Runs of the smallest size that Table 1 and pruning can be made from.
+TOY_POSTERIORS = {
+    "MNIST_HMC": (
+        "--num_samples", "12", "--num_burnin", "3", "--trajectory_length", "none", "--num_steps",
+        "15", "--step_size", "0.003", "--anchored_epochs", "1",
+    ),
+    "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
+    "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),
+}  # fmt: skip
+TOY_EVALUATION = (
+    "--num_draws", "10", "--num_match_images", "300", "--num_blocks", "4", "--rank", "20",
+    "--num_bootstraps", "4", "--num_refits", "2", "--refit_draws", "2", "--num_references", "5",
+    "--study_samples", "4", "--study_images", "100",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def evaluated(tmp_path_factory, data_dir) -> Path:
+    """An out_dir with toy runs of HMC, ensemble and VI, and an evaluation of them."""
+    out_dir = tmp_path_factory.mktemp("evaluated")
+    toy = ("--config_name", "quick", "--hidden_sizes", "10", "--num_train", "300")
+    steps = {name: (*toy, *arguments) for name, arguments in TOY_POSTERIORS.items()}
+    steps["MNIST_eval"] = ("--config_name", "quick", *TOY_EVALUATION)
+    for name, arguments in steps.items():
+        with pytest.MonkeyPatch.context() as patch:
+            command = script_command(out_dir, data_dir, name, *arguments)
+            patch.setattr(sys, "argv", command[1:])
+            runpy.run_path(command[1], run_name="__main__")
+    return out_dir
+
+
 def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list[str]:
     common = ["--out_dir", out_dir, "--data_dir", data_dir, "--wandb", "disabled"]
     common += ["--matmul", "default"]  # so that the same seed gives the same bits

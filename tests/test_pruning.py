@@ -1,5 +1,7 @@
 """Pruning on copies, by nested masks, that leave what they say."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -60,7 +62,7 @@ def test_masks_are_nested_and_as_large_as_asked_for(gaussian, criterion):
     order = orders(gaussian, random())[criterion]
     ones = torch.ones(NETWORK.num_weights)
     masks = [prune(ones, order, percent / 100).bool() for percent in KEPT_PERCENT]
-    for larger, smaller in zip(masks, masks[1:], strict=False):
+    for larger, smaller in itertools.pairwise(masks):
         assert not (smaller & ~larger).any()
     shares = [mask.double().mean().item() for mask in masks]
     assert shares == pytest.approx([p / 100 for p in KEPT_PERCENT], abs=0.5 / len(ones))

@@ -163,7 +163,7 @@ def _legend_below(figure: Figure, axes) -> None:
     known = {}
     for axis in axes:
         known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=3)
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, handlelength=4)
 
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:
