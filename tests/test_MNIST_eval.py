@@ -40,6 +40,11 @@ def read(path) -> dict:
     return json.loads(path.read_text())
 
 
+def sources_in(out_dir) -> list[str]:
+    kinds = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
+    return [f"--{flag}={out_dir}/default/{kind}-MNIST-quick" for flag, kind in kinds.items()]
+
+
 def predict(weights: np.ndarray, images: np.ndarray) -> np.ndarray:
     """Softmax of a 784-10-10 ReLU network in float64, with nothing of the project's."""
     weights = weights.astype(np.float64)
@@ -236,16 +241,12 @@ def test_networks_must_be_the_same(evaluated, script, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(evaluated / "default" / "VI-MNIST-quick", other)
     (other / "network.json").write_text('{"sizes": [784, 4, 10], "activation": "relu"}')
-    sources = [f"--{kind}={evaluated}/default/{name}-MNIST-quick"
-               for kind, name in (("hmc", "HMC"), ("ensemble", "ensemble"))]  # fmt: skip
-    ended = script("MNIST_eval", *QUICK, *sources, "--vi", other)
+    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated)[:2], "--vi", other)
     assert ended.returncode == 2
     assert "--vi none" in ended.stderr
 
 
 def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_path, monkeypatch):
-    sources = [f"--{kind}={evaluated}/default/{name}-MNIST-quick"
-               for kind, name in (("hmc", "HMC"), ("ensemble", "ensemble"), ("vi", "VI"))]  # fmt: skip
     calls = []
 
     def rebase_and_count(*arguments):
@@ -255,11 +256,11 @@ def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_
         return matching.rebase(*arguments)
 
     monkeypatch.setattr(alignment, "rebase", rebase_and_count)
-    stopped = script("MNIST_eval", *QUICK, *sources)
+    stopped = script("MNIST_eval", *QUICK, *sources_in(evaluated))
     assert stopped.returncode == 130
     assert "--resume" in stopped.stderr
     assert len(calls) == 7
-    resumed = script("MNIST_eval", *QUICK, *sources, "--resume")
+    resumed = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     # the other 5 of HMC's 12 samples, 3 members, and all 12 to the mean
     assert len(calls) == 7 + 5 + 3 + 12
