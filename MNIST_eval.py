@@ -30,7 +30,7 @@ from utils import compact_figures
 from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
-from utils.config import Config, option
+from utils.config import Config, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.evaluation import (
     COLUMNS,
@@ -192,18 +192,26 @@ def seconds_of(work: Callable) -> float:
 
 def align_hmc(setup: Setup, sources: Sources, low_rank: LowRankFit) -> Aligned:
     """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
-    run, sizes = setup.run, hidden_sizes(setup.network)
+    run, known, path = setup.run, [], str(sources.hmc.path.resolve())
     saved = run.load_checkpoint()
-    known = saved[1]["permutations"] if saved else []
-    known = [list(row.split(sizes)) for row in known]
+    if saved:
+        counters, arrays = saved
+        if counters["samples"] != path:
+            raise UserError(
+                f"{run.directory} was begun with {counters['samples']}, and now {path} is the "
+                "newest: give --hmc to go on with the former, or --overwrite."
+            )
+        sizes = hidden_sizes(setup.network)
+        known = [list(row.split(sizes)) for row in arrays["permutations"].cpu()]
     checkpointed = time.monotonic()
 
     def on_sample(aligned: Aligned) -> None:
         nonlocal checkpointed
+        done = len(aligned.permutations)
         late = time.monotonic() - checkpointed > CHECKPOINT_SECONDS
-        if len(aligned.permutations) > len(known) and (late or run.stop_requested):
+        if done > len(known) and (late or run.stop_requested or done == len(sources.hmc)):
             found = torch.stack([torch.cat(p) for p in aligned.permutations])
-            run.save_checkpoint({"rebased": len(found)}, permutations=found)
+            run.save_checkpoint({"samples": path, "rebased": done}, permutations=found)
             checkpointed = time.monotonic()
 
     with run.graceful_stop():

@@ -112,6 +112,15 @@ def test_what_is_missing_is_named(tmp_path):
         open_samples(tmp_path / "a")
 
 
+def test_too_few_samples_are_said_before_the_work_begins(tmp_path):
+    make_samples(tmp_path / "a", 4)
+    with pytest.raises(UserError, match="of which 1 are left"):
+        open_samples(tmp_path / "a", discard=0.8)
+    (tmp_path / "a" / "chains.json").write_text('{"num_chains": 3}')
+    with pytest.raises(UserError, match="not 3 chains of equal length"):
+        open_samples(tmp_path / "a")
+
+
 def test_double_precision_is_accepted(tmp_path):
     make_samples(tmp_path / "a", 3)
     np.save(tmp_path / "a" / "samples.npy", np.ones((3, NETWORK.num_weights)))

@@ -64,8 +64,17 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
         )
     layout = path.with_name("chains.json")
     num_chains = json.loads(layout.read_text())["num_chains"] if layout.exists() else 1
+    if shape[0] % num_chains:
+        raise UserError(
+            f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
+            "as chains.json beside it says."
+        )
     chains = np.arange(shape[0]).reshape(num_chains, -1)
     kept = chains[:, round(discard * chains.shape[1]) :]
+    if kept.size < 2:
+        raise UserError(
+            f"{path} has {shape[0]} samples, of which {kept.size} are left: a Gaussian needs two."
+        )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
     return Samples(path, network, kept[:, chosen])
