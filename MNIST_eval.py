@@ -135,8 +135,7 @@ def main(config: EvalConfig) -> None:
         return
     setup = set_up(run, data, sources.network)
     announce_work(setup, sources)
-    low_rank = LowRankFit(config.rank)
-    hmc = align_hmc(setup, sources, low_rank)
+    hmc, low_rank = align_hmc(setup, sources)
     ensemble = align_samples(setup, sources.ensemble, "ensemble") if sources.ensemble else None
     rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
     to_mean = align_to_mean(setup, rebased)
@@ -144,7 +143,7 @@ def main(config: EvalConfig) -> None:
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
     columns = predict_all(setup, hmc, ensemble, posteriors)
     table, errors = score_all(setup, columns, fits)
-    save_compact(run, hmc, to_mean, ensemble, posteriors["hmc_low_rank"])
+    save_compact(run, hmc, to_mean, ensemble, low_rank)
     save_predictions(run, columns, data.test_labels)
     frames = save_weight_space(setup, hmc, ensemble, posteriors)
     report(setup, table, errors, diagnose(setup, sources, hmc, columns, frames))
@@ -190,8 +189,9 @@ def seconds_of(work: Callable) -> float:
 # ---- samples, and Gaussians fitted to them
 
 
-def align_hmc(setup: Setup, sources: Sources, low_rank: LowRankFit) -> Aligned:
+def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]:
     """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
+    low_rank = LowRankFit(setup.config.rank)
     run, known, path = setup.run, [], str(sources.hmc.path.resolve())
     saved = run.load_checkpoint()
     if saved:
@@ -215,7 +215,8 @@ def align_hmc(setup: Setup, sources: Sources, low_rank: LowRankFit) -> Aligned:
             checkpointed = time.monotonic()
 
     with run.graceful_stop():
-        return align_samples(setup, sources.hmc, "HMC", low_rank, known, on_sample)
+        hmc = align_samples(setup, sources.hmc, "HMC", low_rank, known, on_sample)
+    return hmc, low_rank.gaussian()
 
 
 def align_samples(
@@ -254,12 +255,12 @@ def blocks_by_column(
 def fit_posteriors(
     setup: Setup,
     fits: dict[str, list[Moments]],
-    low_rank: LowRankFit,
+    low_rank: LowRankGaussian,
     vi: GaussianPosterior | None,
 ) -> dict:
     """The Gaussian of every column that has one."""
     posteriors = {name: merge_all(blocks).gaussian() for name, blocks in fits.items()}
-    posteriors["hmc_low_rank"] = low_rank.gaussian()
+    posteriors["hmc_low_rank"] = low_rank
     if vi:
         device = setup.run.device
         posteriors["vi"] = GaussianPosterior(vi.mean.to(device), vi.std.to(device))
