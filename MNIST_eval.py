@@ -30,7 +30,7 @@ from utils import compact_figures
 from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
-from utils.config import Config, UserError, option
+from utils.config import Config, option
 from utils.data import Dataset, load_dataset
 from utils.evaluation import (
     COLUMNS,
@@ -43,6 +43,12 @@ from utils.evaluation import (
     make_table,
     refit_errors,
 )
+from utils.evaluation_record import (
+    RebasinRecord,
+    save_compact,
+    save_predictions,
+    save_weight_space,
+)
 from utils.matching import Matcher, iterated_mean, make_matcher, rebase_gaussian
 from utils.metrics import agreement, total_variation
 from utils.mlp import Network
@@ -51,7 +57,7 @@ from utils.predict import class_probabilities
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, Sources, find_sources
+from utils.sources import NEWEST, Sources, WeightSpace, find_sources
 from utils.tables import paper_values, print_table, summary_lines, table_rows
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
@@ -64,8 +70,6 @@ from utils.weight_study import (
     share_at_prior,
     weight_groups,
 )
-
-CHECKPOINT_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +149,11 @@ def main(config: EvalConfig) -> None:
     table, errors = score_all(setup, columns, fits)
     save_compact(run, hmc, to_mean, ensemble, low_rank)
     save_predictions(run, columns, data.test_labels)
-    frames = save_weight_space(setup, hmc, ensemble, posteriors)
-    report(setup, table, errors, diagnose(setup, sources, hmc, columns, frames))
+    space = align_methods(setup, hmc, ensemble, posteriors)
+    save_weight_space(run, space)
+    diagnostics = diagnose(setup, sources, hmc, columns, space.gaussians)
+    diagnostics["low_rank"] = describe_rank(low_rank, hmc)
+    report(setup, table, errors, diagnostics)
 
 
 def set_up(run: Run, data: Dataset, network: Network) -> Setup:
@@ -191,31 +198,9 @@ def seconds_of(work: Callable) -> float:
 
 def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]:
     """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
-    low_rank = LowRankFit(setup.config.rank)
-    run, known, path = setup.run, [], str(sources.hmc.path.resolve())
-    saved = run.load_checkpoint()
-    if saved:
-        counters, arrays = saved
-        if counters["samples"] != path:
-            raise UserError(
-                f"{run.directory} was begun with {counters['samples']}, and now {path} is the "
-                "newest: give --hmc to go on with the former, or --overwrite."
-            )
-        sizes = hidden_sizes(setup.network)
-        known = [list(row.split(sizes)) for row in arrays["permutations"].cpu()]
-    checkpointed = time.monotonic()
-
-    def on_sample(aligned: Aligned) -> None:
-        nonlocal checkpointed
-        done = len(aligned.permutations)
-        late = time.monotonic() - checkpointed > CHECKPOINT_SECONDS
-        if done > len(known) and (late or run.stop_requested or done == len(sources.hmc)):
-            found = torch.stack([torch.cat(p) for p in aligned.permutations])
-            run.save_checkpoint({"samples": path, "rebased": done}, permutations=found)
-            checkpointed = time.monotonic()
-
-    with run.graceful_stop():
-        hmc = align_samples(setup, sources.hmc, "HMC", low_rank, known, on_sample)
+    low_rank, record = LowRankFit(setup.config.rank), RebasinRecord(setup.run, sources.hmc)
+    with setup.run.graceful_stop():
+        hmc = align_samples(setup, sources.hmc, "HMC", low_rank, record.known, record.keep)
     return hmc, low_rank.gaussian()
 
 
@@ -267,16 +252,6 @@ def fit_posteriors(
     return posteriors
 
 
-def save_compact(
-    run: Run, hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None, low_rank: LowRankGaussian
-) -> None:
-    hmc.compact().save(run.path("compact.npz"))
-    to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
-    if ensemble:
-        ensemble.compact().save(run.path("compact_ensemble_rebased.npz"))
-    run.save_arrays("low_rank.npz", mean=low_rank.mean, factor=low_rank.factor)
-
-
 def align_to_mean(setup: Setup, rebased: RebasedSamples) -> Aligned:
     """Samples rebased to the mean that some of them come to rest around."""
     config, samples = setup.config, list(rebased.spaced(setup.config.study_samples))
@@ -322,45 +297,29 @@ def score_all(
     return table, errors
 
 
-def save_predictions(run: Run, columns: dict[str, Column], labels: Tensor) -> None:
-    """Averages [N, classes] by column, and `<column>_mean` of the networks at the mean."""
-    arrays = {name: column.average() for name, column in columns.items()}
-    for name, column in columns.items():
-        if column.mean_network is not None:
-            arrays[f"{name}_mean"] = column.mean_network
-    run.save_arrays("predictions.npz", labels=labels, **arrays)
-
-
 # ---- weight by weight
 
 
-def save_weight_space(
+def align_methods(
     setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
-) -> dict[str, dict[str, GaussianPosterior]]:
+) -> WeightSpace:
     """Every method's Gaussian before rebasin and after, when all are in the frame of HMC's.
 
     The ensemble's q_r and VI's q are moved there as a whole, the ensemble's first member with it.
     """
     matcher = setup.matcher_for(hmc.reference)
     before, after = {"hmc": posteriors["hmc_direct"]}, {"hmc": posteriors["hmc_rebased"]}
-    single = {"hmc": hmc.reference}
+    singles = {"hmc": hmc.reference}
     if ensemble:
         before["ensemble"] = posteriors["ensemble_direct"]
-        after["ensemble"], single["ensemble"] = move_together(
+        after["ensemble"], singles["ensemble"] = move_together(
             setup.network, posteriors["ensemble_rebased"], ensemble.reference, matcher
         )
     if "vi" in posteriors:
         before["vi"] = posteriors["vi"]
         after["vi"], _ = rebase_gaussian(setup.network, posteriors["vi"], matcher)
     frames = {"before": before, "after": after}
-    arrays = {f"{name}_single": weights for name, weights in single.items()}
-    for frame, gaussians in frames.items():
-        for name, gaussian in gaussians.items():
-            arrays[f"{name}_{frame}_mean"] = gaussian.mean
-            arrays[f"{name}_{frame}_std"] = gaussian.std
-    setup.run.save_arrays("weight_space.npz", alive=setup.alive, **arrays)
-    setup.run.save_network(setup.network)
-    return frames
+    return WeightSpace(setup.network, frames, singles, setup.alive)
 
 
 def diagnose(
@@ -399,6 +358,12 @@ def diagnose(
         },
         **study(setup, sources, hmc, columns),
     }
+
+
+def describe_rank(low_rank: LowRankGaussian, hmc: Aligned) -> dict:
+    """How much of the samples' variance its rank lets the low-rank Gaussian keep."""
+    whole = merge_all(hmc.rebased_blocks).variance().sum().item()
+    return {"rank": len(low_rank.factor), "variance_kept": low_rank.variance() / whole}
 
 
 def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column]) -> dict:

@@ -152,6 +152,8 @@ def test_the_low_rank_gaussian_has_the_samples_covariance(evaluated, run):
     expected = np.cov(moved[:, some].T)
     factor = low_rank["factor"][:, some]
     np.testing.assert_allclose(factor.T @ factor, expected, atol=1e-4)
+    rank = read(run / "diagnostics.json")["low_rank"]
+    assert rank == {"rank": 12, "variance_kept": pytest.approx(1, rel=1e-5)}
 
 
 def test_every_cell_has_an_error(run):

@@ -44,6 +44,7 @@ def summary_lines(diagnostics: dict) -> list[str]:
         *_mixing_lines(diagnostics["mixing"]),
         *_prior_lines(diagnostics),
         *_transposition_lines(diagnostics),
+        _low_rank_line(diagnostics),
         *_reference_lines(diagnostics),
     ]
 
@@ -92,16 +93,31 @@ def _transposition_lines(diagnostics: dict) -> list[str]:
     ]
 
 
+def _low_rank_line(diagnostics: dict) -> str:
+    kept = diagnostics["low_rank"]
+    return (
+        f"The low-rank Gaussian has rank {kept['rank']} and "
+        f"{100 * kept['variance_kept']:.1f} % of the samples' variance"
+    )
+
+
 def _reference_lines(diagnostics: dict) -> list[str]:
     rows = diagnostics["references"] | {"prior networks": diagnostics["prior_networks"]}
     lines = [
         f"q_r of {diagnostics['study_samples']} samples, "
         f"matched on {diagnostics['study_images']} images, by reference:"
     ]
-    lines += [
-        f"  {name}: agreement {row['agreement']:.4f}, TV {row['total_variation']:.4f}, "
-        f"accuracy {row['sample_accuracy']:.4f}, of μ {row['mean_accuracy']:.4f}, "
-        f"average σ {row['average_std']:.4f}, μ with reference {row['mean_with_reference']:.3f}"
-        for name, row in rows.items()
-    ]
+    for name, row in rows.items():
+        line = (
+            f"  {name}: agreement {row['agreement']:.4f}, TV {row['total_variation']:.4f}, "
+            f"accuracy {row['sample_accuracy']:.4f}, of μ {row['mean_accuracy']:.4f}, "
+            f"average σ {row['average_std']:.4f}; "
+            f"correlation of μ with the reference {row['mean_with_reference']:.3f}"
+        )
+        if "mean_with_first" in row:
+            line += (
+                f", of μ and σ with the first row's {row['mean_with_first']:.3f} and "
+                f"{row['std_with_first']:.3f}"
+            )
+        lines.append(line)
     return lines
