@@ -115,7 +115,8 @@ def sigma_histograms(source: Path) -> Figure:
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
         axis.set(xscale="log", yscale="log", title=METHODS[method])
         axis.set(xlim=(edges[filled[0]], edges[filled[-1] + 1]), ylim=(0.8, None))
-        axis.set(xlabel="σ of a weight", ylabel="weights in a bin")
+        below = ", the leftmost bin: and below" if filled[0] == 0 else ""
+        axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
