@@ -39,7 +39,9 @@ def fastest(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, fl
     return seconds
 
 
-def record(title: str, unit: str, seconds: dict[str, float], baseline: str, notes: list[str]) -> None:
+def record(
+    title: str, unit: str, seconds: dict[str, float], baseline: str, notes: list[str]
+) -> None:
     """Print a table of `seconds` and each way's speed against `baseline`, and keep it."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[title] = {
