@@ -75,8 +75,8 @@ def started_script(tmp_path, data_dir):
 # Runs of the smallest size that Table 1 and pruning can be made from.
 TOY_POSTERIORS = {
     "MNIST_HMC": (
-        "--num_samples", "12", "--num_burnin", "3", "--trajectory_length", "none", "--num_steps",
-        "15", "--step_size", "0.003", "--anchored_epochs", "1",
+        "--num_chains", "2", "--num_samples", "8", "--num_burnin", "3", "--num_steps", "15",
+        "--trajectory_length", "none", "--step_size", "0.003", "--anchored_epochs", "1",
     ),
     "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
     "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),

@@ -1,7 +1,7 @@
 """One pass over posterior samples: predictions, and moments before and after rebasin."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,22 +18,43 @@ from utils.compact import (
 from utils.evaluation import Column, PartAverages
 from utils.matching import Matcher, Matching, Rebased, rebase
 from utils.mlp import Network
-from utils.permutation import Permutation, compose, permute_weights
+from utils.permutation import Permutation, compose, hidden_sizes, permute_weights
 from utils.predict import class_probabilities
 from utils.vi import GaussianPosterior
 
 
-@dataclass
 class Aligned:
-    """What the pass has gathered; lists have an entry per sample, or per block of them."""
+    """What a pass gathers about samples, one after the other.
 
-    reference: Tensor  # [d]
-    column: Column | None = None
-    direct_blocks: list[Moments] = field(default_factory=list)
-    rebased_blocks: list[Moments] = field(default_factory=list)
-    permutations: list[Permutation] = field(default_factory=list)
-    watched_direct: list[Tensor] = field(default_factory=list)  # [watched] of each sample
-    watched_rebased: list[Tensor] = field(default_factory=list)
+    What is kept of each goes into tensors that are there from the start: small pieces of memory
+    that are taken between large ones keep the large ones from being used again.
+    """
+
+    def __init__(self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0):
+        self.network, self.reference = network, reference
+        self.column: Column | None = None
+        self.direct_blocks: list[Moments] = []
+        self.rebased_blocks: list[Moments] = []
+        self.done = 0
+        self._permutations = torch.zeros(num_samples, sum(hidden_sizes(network)), dtype=torch.long)
+        self._watched = torch.zeros(2, num_samples, num_watched)
+
+    def enter(self, permutation: Permutation, before: Tensor, after: Tensor) -> None:
+        """The next sample's permutation, and its watched weights before and after it."""
+        self._permutations[self.done] = torch.cat(permutation)
+        self._watched[0, self.done], self._watched[1, self.done] = before, after
+        self.done += 1
+
+    @property
+    def permutation_rows(self) -> Tensor:
+        """[samples so far, all hidden units]: those of several layers one after the other."""
+        return self._permutations[: self.done]
+
+    @property
+    def permutations(self) -> list[Permutation]:
+        """Of the samples so far."""
+        sizes = hidden_sizes(self.network)
+        return [list(row.split(sizes)) for row in self.permutation_rows]
 
     def direct(self) -> GaussianPosterior:
         """q_d"""
@@ -44,9 +65,8 @@ class Aligned:
         return merge_all(self.rebased_blocks).gaussian()
 
     def watched(self) -> dict[str, np.ndarray]:
-        """Values [K, watched] of the watched weights, before and after rebasin."""
-        pairs = {"before": self.watched_direct, "after": self.watched_rebased}
-        return {name: torch.stack(rows).cpu().numpy() for name, rows in pairs.items()}
+        """Values [samples, watched] of the watched weights, before and after rebasin."""
+        return dict(zip(("before", "after"), self._watched.numpy(), strict=True))
 
     def compact(self) -> Compact:
         return Compact(self.rebased(), self.permutations, self.reference)
@@ -69,7 +89,7 @@ def align(
     `watched` are indices of weights whose values are kept for every sample. The permutations of
     the first samples may be `known` already, as when an interrupted pass is made again.
     """
-    aligned = Aligned(reference)
+    aligned = Aligned(network, reference, len(samples), len(watched))
     parts = PartAverages(len(samples), num_blocks)
     device = test_images.device
     for position in range(len(samples)):
@@ -80,9 +100,7 @@ def align(
         block = block_of(position, len(samples), num_blocks)
         enter_block(aligned.direct_blocks, block, weights)
         enter_block(aligned.rebased_blocks, block, moved)
-        aligned.permutations.append(matching.permutation)
-        aligned.watched_direct.append(weights[watched])
-        aligned.watched_rebased.append(moved[watched])
+        aligned.enter(matching.permutation, weights[watched], moved[watched])
         if low_rank:
             low_rank.add(moved)
         on_sample(aligned)
@@ -99,13 +117,13 @@ def align_again(
     on_sample: Callable[[], None],
 ) -> Aligned:
     """Rebased samples, rebased to another reference; permutations are from the original ones."""
-    aligned = Aligned(reference)
+    aligned = Aligned(network, reference, len(rebased))
     for position, weights in enumerate(rebased):
         moved, matching = rebase(network, weights, matcher)
         block = block_of(position, len(rebased), num_blocks)
         enter_block(aligned.rebased_blocks, block, moved)
-        first = rebased.permutations[position]
-        aligned.permutations.append(compose(first, matching.permutation))
+        first, nothing = rebased.permutations[position], weights[:0]
+        aligned.enter(compose(first, matching.permutation), nothing, nothing)
         on_sample()
     return aligned
 

@@ -2,7 +2,6 @@
 
 import time
 
-import torch
 from torch import Tensor
 
 from utils.alignment import Aligned
@@ -33,13 +32,12 @@ class RebasinRecord:
 
     def keep(self, aligned: Aligned) -> None:
         """To be called after every sample; writes now and then, at the end, and before a stop."""
-        done = len(aligned.permutations)
+        done = aligned.done
         late = time.monotonic() - self._checkpointed > CHECKPOINT_SECONDS
         due = late or self._run.stop_requested or done == self._num_samples
         if due and done > len(self.known):
-            found = torch.stack([torch.cat(p) for p in aligned.permutations])
             counters = {"samples": self._path, "rebased": done}
-            self._run.save_checkpoint(counters, permutations=found)
+            self._run.save_checkpoint(counters, permutations=aligned.permutation_rows)
             self._checkpointed = time.monotonic()
 
     def _check_same_samples(self, path: str) -> None:
