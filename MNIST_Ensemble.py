@@ -12,9 +12,6 @@ summary.json (final test scores).
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from utils import figures
 from utils.compute import choose_device
 from utils.config import TrainingConfig, option
@@ -32,6 +29,9 @@ from utils.training import (
     start_training,
     train,
 )
+
+import torch
+from torch import Tensor
 
 EPOCHS_PER_ROUND = 2  # with two epochs of each member to hand out, no core waits for long
 

@@ -16,9 +16,6 @@ transition, burn-in included), quantities.npy (what is diagnosed, per sample), d
 import time
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from utils import parallel
 from utils.anchored import LEARNING_RATES, anchored_maps
 from utils.chain_record import ChainRecord
@@ -31,6 +28,9 @@ from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
 from utils.runs import Run, open_run, progress_bar, run_script
 from utils.seeding import generator
+
+import torch
+from torch import Tensor
 
 MEASURED_STEPS = 16
 

@@ -15,10 +15,6 @@ network.json.
 import time
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
@@ -37,6 +33,10 @@ from utils.training import (
     start_training,
     train,
 )
+
+import numpy as np
+import torch
+from torch import Tensor
 
 ALIGNMENTS = ("as is", "by activation", "by weight")  # of W_1
 TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results

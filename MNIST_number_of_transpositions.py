@@ -16,11 +16,6 @@ import json
 import time
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from scipy.stats import spearmanr
-from torch import Tensor
-
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
@@ -54,6 +49,11 @@ from utils.training import (
     start_training,
     train,
 )
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
 
 HALFWAY = (0.0, 0.5, 1.0)
 

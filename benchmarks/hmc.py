@@ -19,11 +19,6 @@ import venv
 from pathlib import Path
 
 import harness
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from utils.anchored import anchored_maps
 from utils.compute import CANDIDATES, choose_matmul
 from utils.data import Dataset, load_dataset
@@ -31,6 +26,11 @@ from utils.hmc import kinetic_energy, leapfrog, transition
 from utils.mlp import Network, logits
 from utils.posterior import CHUNK_ROWS, Posterior
 from utils.seeding import generator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 NETWORK = Network((784, 512, 10))
 STEP_SIZE = 0.0012  # of the laptop config

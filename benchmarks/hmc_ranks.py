@@ -8,14 +8,14 @@ import sys
 import time
 
 import harness  # noqa: F401 (finds utils)
-import numpy as np
-import torch
-
 from utils import parallel
 from utils.compute import choose_matmul
 from utils.hmc import leapfrog
 from utils.mlp import Network
 from utils.posterior import Posterior
+
+import numpy as np
+import torch
 
 STEPS = {"dense": 4, "listed": 40}
 

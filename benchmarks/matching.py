@@ -10,11 +10,6 @@ products that matching by activation cannot do without, plus the assignment.
 import argparse
 
 import harness
-import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
-
 from utils.barrier import Path, score
 from utils.compute import choose_matmul
 from utils.data import Dataset, load_dataset
@@ -22,6 +17,11 @@ from utils.matching import ActivationMatcher, WeightMatcher
 from utils.mlp import Network, hidden_activations, initial_weights, logits
 from utils.predict import CHUNK_ROWS
 from utils.seeding import generator
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 NETWORK = Network((784, 512, 10))
 LAMBDAS = [k / 10 for k in range(11)]

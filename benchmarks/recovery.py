@@ -10,8 +10,6 @@ to benchmarks/recovery.json and recovery.png.
 import argparse
 
 import harness
-import torch
-
 from utils import figures
 from utils.data import load_dataset
 from utils.matching import METHODS, make_matcher
@@ -19,6 +17,8 @@ from utils.mlp import Network, initial_weights
 from utils.permutation import hidden_sizes, invert, permute_weights
 from utils.runs import save_json
 from utils.seeding import generator
+
+import torch
 
 NOISE = [0, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32]  # in units of the weights' own σ
 NETWORKS = {"1 hidden layer": (784, 512, 10), "3 hidden layers": (784, 512, 512, 512, 10)}

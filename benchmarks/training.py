@@ -10,16 +10,16 @@ the time of the matrix products alone at the best rate measured on this machine.
 import argparse
 
 import harness
-import torch
-import torch.nn.functional as F
-from torch.utils.data import DataLoader, Subset
-
 from utils.compute import choose_matmul, measure_matmuls
 from utils.data import load_dataset
 from utils.download import import_torchvision
 from utils.mlp import Network, initial_weights
 from utils.seeding import generator
 from utils.training import TrainingSettings, start_training, train
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Subset
 
 NETWORK = Network((784, 512, 10))
 SETTINGS = TrainingSettings("SGD", learning_rate=1e-3, batch_size=64, momentum=0.9)

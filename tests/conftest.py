@@ -7,13 +7,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
-# Threads that wait for tiny products should sleep, not spin: other tests may need the core.
-# Set here because torch reads it when it is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 from utils.data import load_dataset
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -70,6 +66,37 @@ def started_script(tmp_path, data_dir):
     for process in processes:
         process.kill()
         process.communicate()
+
+
+# Runs of the smallest size that Table 1 and pruning can be made from.
+TOY_POSTERIORS = {
+    "MNIST_HMC": (
+        "--num_chains", "2", "--num_samples", "8", "--num_burnin", "3", "--num_steps", "15",
+        "--trajectory_length", "none", "--step_size", "0.003", "--anchored_epochs", "1",
+    ),
+    "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
+    "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),
+}  # fmt: skip
+TOY_EVALUATION = (
+    "--num_draws", "10", "--num_match_images", "300", "--num_blocks", "4", "--rank", "20",
+    "--num_bootstraps", "4", "--num_refits", "2", "--refit_draws", "2", "--num_references", "5",
+    "--study_samples", "4", "--study_images", "100",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def evaluated(tmp_path_factory, data_dir) -> Path:
+    """An out_dir with toy runs of HMC, ensemble and VI, and an evaluation of them."""
+    out_dir = tmp_path_factory.mktemp("evaluated")
+    toy = ("--config_name", "quick", "--hidden_sizes", "10", "--num_train", "300")
+    steps = {name: (*toy, *arguments) for name, arguments in TOY_POSTERIORS.items()}
+    steps["MNIST_eval"] = ("--config_name", "quick", *TOY_EVALUATION)
+    for name, arguments in steps.items():
+        with pytest.MonkeyPatch.context() as patch:
+            command = script_command(out_dir, data_dir, name, *arguments)
+            patch.setattr(sys, "argv", command[1:])
+            runpy.run_path(command[1], run_name="__main__")
+    return out_dir
 
 
 def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list[str]:

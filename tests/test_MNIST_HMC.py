@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+from tests.conftest import REPOSITORY, script_command
+
 import numpy as np
 import pytest
-
-from tests.conftest import REPOSITORY, script_command
 
 TOY = (
     "--config_name", "quick", "--hidden_sizes", "12", "--num_train", "600", "--num_burnin", "4",

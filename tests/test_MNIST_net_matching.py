@@ -2,16 +2,16 @@
 
 import json
 
-import numpy as np
-import pytest
-import torch
-
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data import load_dataset
 from utils.matching import ActivationMatcher
 from utils.mlp import Network, logits
 from utils.permutation import num_transpositions
 from utils.runs import Run, Stopped
+
+import numpy as np
+import pytest
+import torch
 
 EPOCHS, FRACTIONS = 4, 5
 TOY = dict(

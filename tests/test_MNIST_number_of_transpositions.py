@@ -3,10 +3,10 @@
 import itertools
 import json
 
-import pytest
-
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
 from utils.runs import Run, Stopped
+
+import pytest
 
 PAIRS, RUNS = 3, 2
 TOY = dict(

@@ -1,12 +1,12 @@
 """The closed-form gradient beside autograd."""
 
-import pytest
-import torch
-import torch.nn.functional as F
-
 from utils.backprop import Backprop
 from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
+
+import pytest
+import torch
+import torch.nn.functional as F
 
 CPU = torch.device("cpu")
 

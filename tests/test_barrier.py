@@ -1,12 +1,12 @@
 """Losses along the line between networks: ends, shortcuts and barriers with known answers."""
 
-import pytest
-import torch
-
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.matching import ActivationMatcher, Stack
 from utils.mlp import Network, initial_weights, layer_outputs
 from utils.permutation import permute_weights
+
+import pytest
+import torch
 
 NETWORKS = [Network((8, 20, 3)), Network((8, 12, 9, 3)), Network((8, 20, 3), "tanh")]
 LAMBDAS = (0.0, 0.1, 0.25, 0.5, 0.9, 1.0)

@@ -1,11 +1,11 @@
 """The choice of device and matmul."""
 
-import pytest
-import torch
-
 from utils import compute
 from utils.compute import MatmulMeasurement, choose_device, choose_matmul
 from utils.config import UserError
+
+import pytest
+import torch
 
 CPU = torch.device("cpu")
 

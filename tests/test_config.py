@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import pytest
-
 from utils import config
 from utils.config import Config, UserError, changed_fields, load_configs, option
+
+import pytest
 
 
 @dataclass(frozen=True, kw_only=True)

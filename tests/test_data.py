@@ -10,14 +10,14 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
-import numpy as np
-import pytest
-import torch
-
 from tests.conftest import REPOSITORY
 from utils import data, download
 from utils.config import UserError
 from utils.data import PARTS, Files, load_dataset
+
+import numpy as np
+import pytest
+import torch
 
 NUM_IMAGES = {"train": 12, "t10k": 5}
 

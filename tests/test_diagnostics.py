@@ -3,10 +3,6 @@
 import math
 from statistics import NormalDist
 
-import numpy as np
-import pytest
-import torch
-
 from utils import diagnostics
 from utils.diagnostics import (
     Quantities,
@@ -19,6 +15,10 @@ from utils.diagnostics import (
 )
 from utils.mlp import Network
 from utils.predict import class_probabilities
+
+import numpy as np
+import pytest
+import torch
 
 
 def ar1(correlation, chains=4, draws=5000, seed=0):

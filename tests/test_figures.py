@@ -2,11 +2,11 @@
 
 import json
 
+from utils import figures
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-
-from utils import figures
 
 EPOCHS, FRACTIONS, SIZE = 4, 5, 30
 ALIGNMENTS = ("as is", "by activation", "by weight")

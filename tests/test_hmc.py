@@ -3,10 +3,6 @@ standard errors or more, so that another seed would fail them once in 100,000 ti
 
 import math
 
-import numpy as np
-import pytest
-import torch
-
 from utils.diagnostics import ess_bulk
 from utils.hmc import (
     Chains,
@@ -19,6 +15,10 @@ from utils.hmc import (
 )
 from utils.mlp import Network, logits
 from utils.posterior import Energy, Posterior
+
+import numpy as np
+import pytest
+import torch
 
 
 class Gaussian:

@@ -2,9 +2,6 @@
 
 import itertools
 
-import pytest
-import torch
-
 from utils import matching
 from utils.config import UserError
 from utils.matching import (
@@ -24,6 +21,9 @@ from utils.matching import (
 from utils.mlp import Network, hidden_activations, initial_weights
 from utils.permutation import identity, invert, num_transpositions, permute_weights
 from utils.vi import GaussianPosterior
+
+import pytest
+import torch
 
 SHALLOW = Network((12, 40, 4))
 DEEP = Network((12, 24, 24, 24, 4))

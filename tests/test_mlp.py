@@ -2,12 +2,12 @@
 
 import math
 
-import pytest
-import torch
-
 from utils.config import UserError
 from utils.mlp import Network, hidden_activations, initial_weights, layer_outputs, logits
 from utils.seeding import generator
+
+import pytest
+import torch
 
 
 def torch_network(network: Network, weights: torch.Tensor) -> torch.nn.Sequential:

@@ -3,9 +3,6 @@
 import itertools
 from collections import Counter
 
-import pytest
-import torch
-
 from utils.config import UserError
 from utils.mlp import Network, initial_weights, logits
 from utils.permutation import (
@@ -19,6 +16,9 @@ from utils.permutation import (
     permute_weights,
     random_permutation,
 )
+
+import pytest
+import torch
 
 DEEP = Network((6, 5, 7, 4, 3))
 

@@ -1,6 +1,3 @@
-import pytest
-import torch
-
 from utils.hmc import leapfrog
 from utils.mlp import Network, logits
 from utils.posterior import (
@@ -11,6 +8,9 @@ from utils.posterior import (
     true_margins,
 )
 from utils.training import TrainingSettings, start_training, train
+
+import pytest
+import torch
 
 
 def problem(network, num_points, seed=0, dtype=torch.float64):

@@ -1,11 +1,11 @@
 """Predictive distributions."""
 
-import torch
-
 from utils import predict
 from utils.mlp import Network, initial_weights, logits
 from utils.predict import class_probabilities, mean_probabilities
 from utils.seeding import generator
+
+import torch
 
 NETWORK = Network((6, 5, 3))
 

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 import reproduce
 from tests.conftest import REPOSITORY
+
+import pytest
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import pytest
-import torch
-
 from utils import runs
 from utils.config import Config, UserError, option
 from utils.runs import Stopped, open_run
+
+import numpy as np
+import pytest
+import torch
 
 CPU = torch.device("cpu")
 

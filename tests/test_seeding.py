@@ -1,8 +1,8 @@
 """Named random streams."""
 
-import torch
-
 from utils.seeding import generator
+
+import torch
 
 
 def draw(*stream):

@@ -1,10 +1,10 @@
 import errno
 import os
 
+from utils.storage import ArrayFile, RecordFile
+
 import numpy as np
 import pytest
-
-from utils.storage import ArrayFile, RecordFile
 
 
 def test_rows_are_where_numpy_looks_for_them(tmp_path):

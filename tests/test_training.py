@@ -1,14 +1,14 @@
 """Training in stacks, beside torch.optim with autograd, one network at a time."""
 
-import pytest
-import torch
-import torch.nn.functional as F
-
 from tests.test_mlp import torch_network
 from utils.config import UserError
 from utils.mlp import Network, initial_weights
 from utils.seeding import generator
 from utils.training import TrainingSettings, data_order, start_training, train
+
+import pytest
+import torch
+import torch.nn.functional as F
 
 NETWORK = Network((20, 16, 5))
 NUM_POINTS, BATCH_SIZE = 330, 16  # the last batch of an epoch has 10 points

@@ -5,10 +5,6 @@ import runpy
 import signal
 import time
 
-import numpy as np
-import pytest
-import torch
-
 from tests.test_training import train_with_torch
 from tests.test_vi import fit_with_torch
 from utils.config import load_configs
@@ -17,6 +13,10 @@ from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
 from utils.training import TrainingSettings
 from utils.vi import GaussianPosterior
+
+import numpy as np
+import pytest
+import torch
 
 TOY = ["--config_name", "quick", "--hidden_sizes", "16", "--num_train", "1000"]
 # script: (kind of its run, file and array that it leaves)

@@ -2,15 +2,15 @@
 
 import math
 
-import pytest
-import torch
-import torch.nn.functional as F
-
 from utils import vi
 from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
 from utils.training import data_order
 from utils.vi import GaussianPosterior, kl_to_standard_normal, start_vi, train_vi_epoch
+
+import pytest
+import torch
+import torch.nn.functional as F
 
 NETWORK = Network((6, 5, 3))
 

@@ -5,13 +5,13 @@ import struct
 import time
 from dataclasses import dataclass
 
-import pytest
-import torch
-from wandb.proto.wandb_internal_pb2 import Record
-
 from utils import wandb_log
 from utils.config import Config, UserError, option
 from utils.runs import open_run
+
+import pytest
+import torch
+from wandb.proto.wandb_internal_pb2 import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ weights that are almost where the prior put them.
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from utils.data import Dataset
 from utils.mlp import Network
 from utils.training import TrainingSettings, start_training, train
+
+import torch
+from torch import Tensor
 
 LEARNING_RATES = (0.01, 0.003, 0.001)  # of Adam, one after the other
 BATCH_SIZE = 250

@@ -9,10 +9,10 @@ No graph is recorded, every product lands in a buffer that is used again, and th
 added to what is already there, such as a momentum, within the matrix product itself.
 """
 
+from utils.mlp import Network
+
 import torch
 from torch import Tensor
-
-from utils.mlp import Network
 
 
 class Backprop:

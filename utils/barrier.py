@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from utils.mlp import ACTIVATIONS, Network, layer_outputs
 from utils.predict import CHUNK_ROWS
+
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from utils.data import Dataset
 from utils.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
 from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
@@ -21,6 +17,10 @@ from utils.mlp import Network
 from utils.predict import class_probabilities
 from utils.runs import Run, Stopped, announce, duration, progress_bar
 from utils.storage import ArrayFile, RecordFile
+
+import numpy as np
+import torch
+from torch import Tensor
 
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
 

@@ -9,9 +9,9 @@ when a run is opened, and everything that follows uses the winner.
 import time
 from typing import NamedTuple
 
-import torch
-
 from utils.config import UserError
+
+import torch
 
 CANDIDATES = {"default": "highest", "onednn": "medium"}
 # A switch must gain more than timing noise, or two equal kernels would alternate between runs.

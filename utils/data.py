@@ -13,13 +13,13 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from utils.config import UserError
 from utils.download import fetchers
 from utils.runs import write_atomically
+
+import numpy as np
+import torch
+from torch import Tensor
 
 GZIP_MAGIC = b"\x1f\x8b"
 PARTS = (

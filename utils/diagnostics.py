@@ -4,14 +4,14 @@ Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, fold
 localization: an improved R-hat for assessing convergence of MCMC". Draws are [chains, draws].
 """
 
+from utils.mlp import Network
+from utils.seeding import generator
+
 import numpy as np
 import torch
 from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor
-
-from utils.mlp import Network
-from utils.seeding import generator
 
 FEWEST_DRAWS = 8  # per chain; below it nothing can be said
 NUM_IMAGES = 20

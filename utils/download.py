@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from utils.config import UserError
+
+import torch
 
 MIRROR_TIMEOUT = 20  # seconds without an answer
 CLIENT_TIMEOUT = 600  # seconds for a package client to fetch some 30 MB

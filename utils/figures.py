@@ -7,14 +7,14 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines di
 import json
 from pathlib import Path
 
+from utils.permutation import expected_transpositions
+
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-
-from utils.permutation import expected_transpositions
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 STYLE = {

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from utils.parallel import ALONE, Ranks
 from utils.posterior import Energy
 from utils.seeding import generator
+
+import torch
+from torch import Tensor
 
 # ΔH beyond which a trajectory has left the energy surface for good (as in Stan).
 DIVERGENT = 1000.0

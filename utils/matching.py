@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor
-
 from utils.config import UserError
 from utils.mlp import Network, hidden_activations, layer_outputs, logits
 from utils.permutation import (
@@ -29,6 +25,10 @@ from utils.permutation import (
 from utils.predict import CHUNK_ROWS
 from utils.seeding import generator
 from utils.vi import GaussianPosterior
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
 
 METHODS = ("activation", "weight", "cosine")
 

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from utils.config import UserError
+
 import torch
 from torch import Tensor
-
-from utils.config import UserError
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 

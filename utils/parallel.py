@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from utils.config import UserError
+
 import torch
 import torch.distributed as distributed
 from torch import Tensor
-
-from utils.config import UserError
 
 
 class Ranks:

@@ -12,12 +12,12 @@ NoT = n − number of cycles (fixed points included), is the least number of swa
 import functools
 from collections.abc import Sequence
 
+from utils.config import UserError
+from utils.mlp import Network
+
 import numpy as np
 import torch
 from torch import Tensor
-
-from utils.config import UserError
-from utils.mlp import Network
 
 Permutation = list[Tensor]
 

@@ -18,12 +18,12 @@ Over several ranks each holds a part of the data; sums over data go through `ran
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from utils.backprop import Backprop, softmax_errors
 from utils.mlp import Network
 from utils.parallel import ALONE, Ranks
+
+import torch
+from torch import Tensor
 
 FORCES = ("auto", "dense", "active", "listed")
 # Rows that pass through the network at a time: their activations stay in the processor's cache.

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from utils.mlp import Network, logits
+
 import torch
 from torch import Tensor
-
-from utils.mlp import Network, logits
 
 # Rows that pass through a network at a time: their activations stay in the processor's cache.
 CHUNK_ROWS = 2000
@@ -17,7 +17,7 @@ def class_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Te
     In float32 a probability below 1e-45 would be 0, and its −log infinite.
     """
     chunks = (logits(network, weights, rows) for rows in inputs.split(CHUNK_ROWS))
-    return torch.cat([chunk.double().softmax(-1) for chunk in chunks])
+    return torch.cat([chunk.softmax(-1, dtype=torch.float64) for chunk in chunks])
 
 
 def mean_probabilities(network: Network, samples: Iterable[Tensor], inputs: Tensor) -> Tensor:

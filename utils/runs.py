@@ -33,14 +33,14 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from utils import compute, wandb_log
+from utils.config import UserError, changed_fields, load_configs
+from utils.mlp import Network
+
 import numpy as np
 import torch
 import yaml
 from tqdm import tqdm
-
-from utils import compute, wandb_log
-from utils.config import UserError, changed_fields, load_configs
-from utils.mlp import Network
 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -105,6 +105,18 @@ def resume_command() -> str:
 def run_directory(config, kind: str) -> Path:
     parts = [kind, config.dataset, config.config_name, config.run_name]
     return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
+
+
+def find_run(config, kind: str, script: str) -> Path:
+    """The newest finished run of this kind in the config's batch, on its data set."""
+    batch = Path(config.out_dir) / config.run_batch_name
+    ended = list(batch.glob(f"{kind}-{config.dataset}-*/DONE"))
+    if not ended:
+        raise UserError(
+            f"There is no finished {kind} run on {config.dataset} in {batch}: make one with "
+            f"python {script} --run_batch_name {config.run_batch_name}, or give the path of one."
+        )
+    return max(ended, key=lambda path: path.stat().st_mtime).parent
 
 
 def open_run(config, kind: str, device: torch.device) -> "Run":

@@ -8,10 +8,10 @@ import json
 import os
 from pathlib import Path
 
+from utils.runs import as_numpy, jsonable, write_atomically
+
 import numpy as np
 from torch import Tensor
-
-from utils.runs import as_numpy, jsonable, write_atomically
 
 
 class ArrayFile:

@@ -12,14 +12,14 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-from torch.optim.adam import adam
-
 from utils.backprop import Backprop
 from utils.config import UserError
 from utils.mlp import Network
 from utils.seeding import generator
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
 
 
 @dataclass(frozen=True)

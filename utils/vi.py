@@ -8,13 +8,13 @@ by its log and kept at SMALLEST_STD or above.
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from utils.backprop import Backprop
 from utils.mlp import Network
 from utils.seeding import generator
 from utils.training import adam_update, check_finite, data_order
+
+import torch
+from torch import Tensor
 
 SMALLEST_STD = 1e-5
 

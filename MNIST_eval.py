@@ -1,0 +1,418 @@
+"""Compare posteriors as functions and weight by weight, before and after rebasin.
+
+Paper A's Table 1 and Figure 4, and what stands behind them.
+
+    python MNIST_eval.py                        the newest HMC, ensemble and VI runs of the batch
+    python MNIST_eval.py --config_name quick    the same with fewer samples, draws and images
+    python MNIST_eval.py --hmc runs/default/HMC-MNIST-laptop --vi none
+    python MNIST_eval.py --samples mine/samples.npy        [K, d], with network.json beside it
+
+Leaves in its run directory
+
+    table1.json              {column: {row: value}}, with table1_errors.json: standard errors
+    predictions.npz          what every column predicts on the test images, and its mean network
+    compact.npz              HMC's q_r: mean, std, permutations, transpositions, reference
+    compact_<column>.npz     the same of the other rebased columns; low_rank.npz: mean, factor
+    weight_space.npz         means and deviations, the ensemble's and VI's in HMC's frame
+    diagnostics.json         checks, mixing, correlations, other references, the prior as a null
+
+and figures. If it is stopped while HMC's samples are rebased, `--resume` keeps what is done.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from utils import compact_figures
+from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
+from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
+from utils.compute import choose_device
+from utils.config import Config, option
+from utils.data import Dataset, load_dataset
+from utils.evaluation import (
+    COLUMNS,
+    ROWS,
+    TRUTH,
+    Column,
+    add_errors,
+    bootstrap,
+    draw_column,
+    make_table,
+    refit_errors,
+)
+from utils.evaluation_record import (
+    RebasinRecord,
+    save_compact,
+    save_predictions,
+    save_weight_space,
+)
+from utils.matching import Matcher, iterated_mean, make_matcher, rebase_gaussian
+from utils.metrics import agreement, total_variation
+from utils.mlp import Network
+from utils.permutation import expected_transpositions, hidden_sizes, num_transpositions
+from utils.predict import class_probabilities
+from utils.reference_study import Setting, move_together, study_prior, study_references
+from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.seeding import generator
+from utils.sources import NEWEST, Sources, WeightSpace, find_sources
+from utils.tables import paper_values, print_table, summary_lines, table_rows
+from utils.vi import GaussianPosterior
+from utils.weight_study import (
+    averages,
+    check_dead_weights,
+    choose_watched,
+    correlations,
+    dead_weights,
+    mixing,
+    share_at_prior,
+    weight_groups,
+)
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(Config):
+    hmc: str = option(NEWEST, "HMC's run directory, or the newest finished run of the batch")
+    ensemble: str = option(NEWEST, "the ensemble's run directory, newest, or none")
+    vi: str = option(NEWEST, "VI's run directory, newest, or none")
+    samples: str | None = option(None, "this samples.npy, network.json beside it, for HMC's")
+    discard: float = option(0.0, "share of each chain's samples left out at its start", minimum=0)
+    num_samples: int = option(1000, "HMC samples used, at most, evenly spaced", minimum=2)
+    num_draws: int = option(100, "weights drawn from each Gaussian for its predictions", minimum=1)
+    by_activation: bool = option(True, "rebase by activation, or by weight")
+    num_match_images: int | None = option(
+        None, "match on the first so many training images; none: on all", minimum=1
+    )
+    rank: int = option(250, "of the low-rank Gaussian, at most", minimum=1)
+    num_blocks: int = option(20, "contiguous blocks of samples, or draws, to resample", minimum=2)
+    num_bootstraps: int = option(200, "resamplings behind each standard error", minimum=2)
+    num_refits: int = option(10, "Gaussians refitted to resampled blocks of samples", minimum=2)
+    refit_draws: int = option(20, "weights drawn from each of them", minimum=1)
+    num_references: int = option(5, "samples that others are rebased to, one by one", minimum=1)
+    study_samples: int = option(
+        100, "samples in the studies of references and of the prior, evenly spaced", minimum=2
+    )
+    study_images: int = option(
+        10000, "training images matched on in the studies, and for the mean reference", minimum=1
+    )
+    mean_rounds: int = option(3, "of rebasing the study's samples to their own mean", minimum=1)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every part of the evaluation needs."""
+
+    run: Run
+    data: Dataset
+    network: Network
+    groups: dict[str, Tensor]  # masks [d]
+    watched: dict[str, Tensor]  # indices of some weights of every group
+
+    @property
+    def config(self) -> EvalConfig:
+        return self.run.config
+
+    @property
+    def alive(self) -> Tensor:
+        dead = self.groups.get("dead pixels")
+        return torch.ones_like(self.groups["W1"]) if dead is None else ~dead
+
+    def matcher_for(self, reference: Tensor) -> Matcher:
+        return self._matcher(reference, self.config.num_match_images)
+
+    def study_matcher_for(self, reference: Tensor) -> Matcher:
+        return self._matcher(reference, self.config.study_images)
+
+    def _matcher(self, reference: Tensor, num_images: int | None) -> Matcher:
+        method = "activation" if self.config.by_activation else "weight"
+        return make_matcher(method, self.network, reference, self.data.train_images[:num_images])
+
+
+def main(config: EvalConfig) -> None:
+    device = choose_device(config.device)
+    sources = find_sources(config)
+    data = load_dataset(config.dataset, config.data_dir).to(device)
+    run = open_run(config, "eval", device)
+    if run.finished:
+        return
+    setup = set_up(run, data, sources.network)
+    announce_work(setup, sources)
+    hmc, low_rank = align_hmc(setup, sources)
+    ensemble = align_samples(setup, sources.ensemble, "ensemble") if sources.ensemble else None
+    rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
+    to_mean = align_to_mean(setup, rebased)
+    fits = blocks_by_column(hmc, to_mean, ensemble)
+    posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
+    columns = predict_all(setup, hmc, ensemble, posteriors)
+    table, errors = score_all(setup, columns, fits)
+    save_compact(run, hmc, to_mean, ensemble, low_rank)
+    save_predictions(run, columns, data.test_labels)
+    space = align_methods(setup, hmc, ensemble, posteriors)
+    save_weight_space(run, space)
+    diagnostics = diagnose(setup, sources, hmc, columns, space.gaussians)
+    diagnostics["low_rank"] = describe_rank(low_rank, hmc)
+    report(setup, table, errors, diagnostics)
+
+
+def set_up(run: Run, data: Dataset, network: Network) -> Setup:
+    groups = weight_groups(network, dead_weights(network, data.train_images))
+    return Setup(run, data, network, groups, choose_watched(groups, run.config.seed))
+
+
+def announce_work(setup: Setup, sources: Sources) -> None:
+    """Time a rebasin and a prediction, and count how many of them are to come."""
+    config, device = setup.config, setup.run.device
+    weights = sources.hmc[0].to(device)
+    matchers = [setup.matcher_for(weights), setup.study_matcher_for(weights)]
+    works = [lambda matcher=matcher: matcher(weights) for matcher in matchers]
+    works.append(lambda: class_probabilities(setup.network, weights, setup.data.test_images))
+    seconds = [seconds_of(work) for work in works]
+    samples, studied = len(sources.hmc), min(len(sources.hmc), config.study_samples)
+    studies = config.num_references + config.mean_rounds + 2
+    counts = (
+        samples,
+        samples + studied * studies,
+        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 5
+        + config.num_references * config.num_draws,
+    )  # fmt: skip
+    rank = min(config.rank, samples)
+    announce(
+        setup.run.directory,
+        sum(count * each for count, each in zip(counts, seconds, strict=True)),
+        more_memory=(16 * 3 * config.num_blocks + 8 * rank + 4 * 64) * len(weights),
+        disk_bytes=(4 * rank + 120) * len(weights),
+    )
+
+
+def seconds_of(work: Callable) -> float:
+    work()  # the first time is slower
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+# ---- samples, and Gaussians fitted to them
+
+
+def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]:
+    """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
+    low_rank, record = LowRankFit(setup.config.rank), RebasinRecord(setup.run, sources.hmc)
+    with setup.run.graceful_stop():
+        hmc = align_samples(setup, sources.hmc, "HMC", low_rank, record.known, record.keep)
+    return hmc, low_rank.gaussian()
+
+
+def align_samples(
+    setup: Setup, samples, name: str, low_rank=None, known=(), on_sample=lambda aligned: None
+) -> Aligned:
+    """Samples rebased to the first of them."""
+    reference = samples[0].to(setup.run.device)
+    watched = torch.cat(list(setup.watched.values()))
+    with progress_bar(len(samples), f"rebasing {name}", unit="sample") as bar:
+
+        def on_each(aligned: Aligned) -> None:
+            bar.update()
+            on_sample(aligned)
+
+        return align(
+            setup.network, samples, setup.matcher_for(reference), reference,
+            setup.data.test_images, setup.config.num_blocks, watched, low_rank, known, on_each,
+        )  # fmt: skip
+
+
+def blocks_by_column(
+    hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None
+) -> dict[str, list[Moments]]:
+    """Moments of blocks of samples, of every mean-field Gaussian that is fitted to samples."""
+    blocks = {
+        "hmc_direct": hmc.direct_blocks,
+        "hmc_rebased": hmc.rebased_blocks,
+        "hmc_mean_reference": to_mean.rebased_blocks,
+    }
+    if ensemble:
+        blocks["ensemble_direct"] = ensemble.direct_blocks
+        blocks["ensemble_rebased"] = ensemble.rebased_blocks
+    return blocks
+
+
+def fit_posteriors(
+    setup: Setup,
+    fits: dict[str, list[Moments]],
+    low_rank: LowRankGaussian,
+    vi: GaussianPosterior | None,
+) -> dict:
+    """The Gaussian of every column that has one."""
+    posteriors = {name: merge_all(blocks).gaussian() for name, blocks in fits.items()}
+    posteriors["hmc_low_rank"] = low_rank
+    if vi:
+        device = setup.run.device
+        posteriors["vi"] = GaussianPosterior(vi.mean.to(device), vi.std.to(device))
+    return posteriors
+
+
+def align_to_mean(setup: Setup, rebased: RebasedSamples) -> Aligned:
+    """Samples rebased to the mean that some of them come to rest around."""
+    config, samples = setup.config, list(rebased.spaced(setup.config.study_samples))
+    matcher_for = setup.study_matcher_for
+    mean = iterated_mean(setup.network, samples, matcher_for, config.mean_rounds).weights
+    with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
+        return align_again(
+            setup.network, rebased, matcher_for(mean), mean, config.num_blocks, bar.update
+        )
+
+
+def predict_all(
+    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+) -> dict[str, Column]:
+    """The columns of the table, in its order."""
+    config, data = setup.config, setup.data
+    columns = {"hmc_sample": hmc.column}
+    if ensemble:
+        columns["ensemble_sample"] = ensemble.column
+    for name, posterior in posteriors.items():
+        random = generator(config.seed, "draws", name)
+        columns[name] = draw_column(
+            setup.network, posterior, data.test_images, config.num_draws, config.num_blocks, random
+        )
+    return {name: columns[name] for name in COLUMNS if name in columns}
+
+
+def score_all(
+    setup: Setup, columns: dict[str, Column], fits: dict[str, list[Moments]]
+) -> tuple[dict, dict]:
+    """The table and its standard errors."""
+    config, data = setup.config, setup.data
+    table = make_table(columns, data.test_labels)
+    errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
+    for name, blocks in fits.items():
+        from_fit = refit_errors(
+            setup.network, blocks, data.test_images, data.test_labels, columns[TRUTH].average(),
+            config.num_refits, config.refit_draws, config.seed,
+        )  # fmt: skip
+        errors[name] = add_errors(errors[name], from_fit)
+    setup.run.save_json("table1.json", table)
+    setup.run.save_json("table1_errors.json", errors)
+    return table, errors
+
+
+# ---- weight by weight
+
+
+def align_methods(
+    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+) -> WeightSpace:
+    """Every method's Gaussian before rebasin and after, when all are in the frame of HMC's.
+
+    The ensemble's q_r and VI's q are moved there as a whole, the ensemble's first member with it.
+    """
+    matcher = setup.matcher_for(hmc.reference)
+    before, after = {"hmc": posteriors["hmc_direct"]}, {"hmc": posteriors["hmc_rebased"]}
+    singles = {"hmc": hmc.reference}
+    if ensemble:
+        before["ensemble"] = posteriors["ensemble_direct"]
+        after["ensemble"], singles["ensemble"] = move_together(
+            setup.network, posteriors["ensemble_rebased"], ensemble.reference, matcher
+        )
+    if "vi" in posteriors:
+        before["vi"] = posteriors["vi"]
+        after["vi"], _ = rebase_gaussian(setup.network, posteriors["vi"], matcher)
+    frames = {"before": before, "after": after}
+    return WeightSpace(setup.network, frames, singles, setup.alive)
+
+
+def diagnose(
+    setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], frames: dict
+) -> dict:
+    """What diagnostics.json holds."""
+    moments, sizes = merge_all(hmc.direct_blocks), hidden_sizes(setup.network)
+    watched = {name: len(indices) for name, indices in setup.watched.items()}
+    num_chains = sources.hmc.indices.shape[0]
+    halves = columns[TRUTH].halves()
+    return {
+        "sources": {kind: str(path) for kind, path in sources.paths.items()},
+        "num_samples": len(sources.hmc),
+        "dead_pixels": check_dead_weights(moments, ~setup.alive),
+        "mixing": {
+            when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()
+        },
+        "at_prior": {
+            frame: share_at_prior(gaussians["hmc"], setup.groups, len(sources.hmc))
+            for frame, gaussians in frames.items()
+        },
+        "average_std": {
+            frame: {name: averages(g.std, setup.groups) for name, g in gaussians.items()}
+            for frame, gaussians in frames.items()
+        },
+        "correlations": {
+            when: correlations(gaussians, setup.alive) for when, gaussians in frames.items()
+        },
+        "transpositions": {
+            "along_chain": [num_transpositions(p) for p in hmc.permutations],
+            "random": sum(expected_transpositions(size) for size in sizes),
+        },
+        "halves_of_hmc": {
+            "agreement": agreement(*halves),
+            "total_variation": total_variation(*halves),
+        },
+        **study(setup, sources, hmc, columns),
+    }
+
+
+def describe_rank(low_rank: LowRankGaussian, hmc: Aligned) -> dict:
+    """How much of the samples' variance its rank lets the low-rank Gaussian keep."""
+    whole = merge_all(hmc.rebased_blocks).variance().sum().item()
+    return {"rank": len(low_rank.factor), "variance_kept": low_rank.variance() / whole}
+
+
+def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column]) -> dict:
+    """Other references, and the prior as a null, on some of the samples and images."""
+    config, data, device = setup.config, setup.data, setup.run.device
+    setting = Setting(
+        setup.network, setup.study_matcher_for, data.test_images, data.test_labels,
+        columns[TRUTH].average(), setup.alive, config.num_draws, config.seed,
+    )  # fmt: skip
+    chosen = spaced_positions(len(sources.hmc), config.study_samples)
+    samples = [sources.hmc[position].to(device) for position in chosen]
+    positions = spaced_positions(len(sources.hmc), config.num_references)
+    references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
+    with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
+        rows = study_references(setting, samples, references, bar.update)
+        null = study_prior(setting, hmc.reference, len(samples))
+        bar.update()
+    return {
+        "study_samples": len(samples),
+        "study_images": min(config.study_images, len(data.train_images)),
+        "references": rows,
+        "prior_networks": null,
+    }
+
+
+# ---- telling
+
+
+def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
+    """Figures, the table beside the paper's, and the checks in a few lines."""
+    run = setup.run
+    run.save_json("diagnostics.json", diagnostics)
+    for part in ("mean", "std"):
+        figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part)
+        run.save_figure(f"weight_pairs_{part}", figure)
+    along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
+    run.save_figure("transpositions_along_chain", along)
+    paper = paper_values("table1") if run.config.dataset == "MNIST" else {}
+    for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
+        lines = table_rows(table, errors, paper, rows)
+        run.log_table(name, ["posterior", *rows], lines)
+        print()
+        print_table([["ours ± standard error (paper)", *rows], *lines])
+    print()
+    for line in summary_lines(diagnostics):
+        print(line)
+    run.finish({"table1": table})
+    print(f"Saved in {run.directory}")
+
+
+if __name__ == "__main__":
+    run_script(main, EvalConfig, __file__, __doc__)

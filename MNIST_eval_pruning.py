@@ -1,0 +1,174 @@
+"""Prune networks by what their posterior says about each weight: paper A's Figure 5.
+
+    python MNIST_eval_pruning.py                        the newest finished MNIST_eval.py run
+    python MNIST_eval_pruning.py --eval runs/default/eval-MNIST-paper
+
+The mean network of every method keeps X % of its weights, those with the lowest σ (and, for
+comparison, the largest |μ|, the largest |μ|/σ, and random ones), and has zeros elsewhere; a
+single HMC sample and a single ensemble member are pruned by the same masks. "alive" is everything
+once more among the weights that do not come from dead pixels, those that are zero in all training
+images: these follow the prior, and no accuracy is lost with them, so they stay as they are.
+
+Leaves in its run directory pruning.json (curves, and the sparsity each reaches at 1 % and 5 % of
+lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their figures.
+"""
+
+import time
+from dataclasses import dataclass
+
+from utils import compact_figures
+from utils.compute import choose_device
+from utils.config import Config, option
+from utils.data import Dataset, load_dataset
+from utils.predict import class_probabilities
+from utils.pruning import (
+    KEPT_PERCENT,
+    LOSSES,
+    accuracy_curve,
+    by_std,
+    orders,
+    sparsity_at,
+    without,
+)
+from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.seeding import generator
+from utils.sources import NEWEST, WeightSpace, locate, open_weight_space
+from utils.tables import print_table
+
+import numpy as np
+from torch import Tensor
+
+HISTOGRAM_EDGES = np.linspace(-6, 1, 561)  # of log10 σ
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruningConfig(Config):
+    eval: str = option(NEWEST, "run directory of MNIST_eval.py, or the batch's newest finished one")
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A network and the order in which its weights are kept."""
+
+    network: str  # "<method> mean" or "<method> single"
+    by: str  # the method whose Gaussian gives the order
+    criterion: str  # one of those of utils.pruning.orders
+    weights: Tensor  # [d]
+    order: Tensor
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}, {self.criterion} of {self.by}"
+
+
+def main(config: PruningConfig) -> None:
+    device = choose_device(config.device)
+    source = locate(config, "eval", config.eval)
+    space = open_weight_space(source, device)
+    print(f"Posteriors of {source}")
+    data = load_dataset(config.dataset, config.data_dir).to(device)
+    run = open_run(config, "eval_pruning", device)
+    if run.finished:
+        return
+    prunings = list_prunings(space, config.seed)
+    announce_work(run, space, data, 2 * len(KEPT_PERCENT) * len(prunings))
+    save_histograms(run, space)
+    results = {
+        "source": str(source),
+        "kept_percent": KEPT_PERCENT,
+        "weights": {"all": len(space.alive), "alive": int(space.alive.sum())},
+        **measure(run, space, data, prunings),
+    }
+    run.save_json("pruning.json", results)
+    report(run, results)
+
+
+def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
+    """The paper's curves, by σ, of means and of single networks; and means by other criteria."""
+    prunings = []
+    gaussians = space.gaussians["after"]
+    for by, gaussian in gaussians.items():
+        for criterion, order in orders(gaussian, generator(seed, "random_order")).items():
+            prunings.append(Pruning(f"{by} mean", by, criterion, gaussian.mean, order))
+    for by, gaussian in gaussians.items():
+        order = by_std(gaussian.std)
+        if "ensemble" in gaussians and by != "ensemble":
+            mean = gaussians["ensemble"].mean
+            prunings.append(Pruning("ensemble mean", by, "std", mean, order))
+        for method, single in space.singles.items():
+            prunings.append(Pruning(f"{method} single", by, "std", single, order))
+    return prunings
+
+
+def announce_work(run: Run, space: WeightSpace, data: Dataset, count: int) -> None:
+    weights = space.singles["hmc"]
+    class_probabilities(space.network, weights, data.test_images)  # the first time is slower
+    started = time.perf_counter()
+    class_probabilities(space.network, weights, data.test_images)
+    announce(run.directory, count * (time.perf_counter() - started), 40 * len(weights), 1e6)
+
+
+def save_histograms(run: Run, space: WeightSpace) -> None:
+    """`<method>_<frame>_<all or alive>` [bins]: how many weights have log10 σ between `edges`."""
+    counts = {}
+    for frame, gaussians in space.gaussians.items():
+        for method, gaussian in gaussians.items():
+            log_std = gaussian.std.double().log10()
+            for part, values in (("all", log_std), ("alive", log_std[space.alive])):
+                clipped = values.clamp(*HISTOGRAM_EDGES[[0, -1]]).cpu().numpy()
+                counts[f"{method}_{frame}_{part}"] = np.histogram(clipped, HISTOGRAM_EDGES)[0]
+    run.save_arrays("sigma_histograms.npz", edges=HISTOGRAM_EDGES, **counts)
+
+
+def measure(
+    run: Run, space: WeightSpace, data: Dataset, prunings: list[Pruning]
+) -> dict[str, dict[str, dict]]:
+    """{"curves": {"all" or "alive": {pruning: its curve and sparsities}}}"""
+    curves: dict[str, dict[str, dict]] = {"all": {}, "alive": {}}
+    images, labels = data.test_images, data.test_labels
+    total = 2 * len(KEPT_PERCENT) * len(prunings)
+    with progress_bar(total, "pruning", unit="network") as bar:
+        for pruning in prunings:
+            alive = without(pruning.order, ~space.alive)
+            for part, order in (("all", pruning.order), ("alive", alive)):
+                curve = accuracy_curve(
+                    space.network, pruning.weights, order, images, labels, bar.update
+                )
+                curves[part][pruning.name] = {
+                    "network": pruning.network, "by": pruning.by, "criterion": pruning.criterion,
+                    "accuracy": curve,
+                    "sparsity": {str(loss): sparsity_at(curve, loss) for loss in LOSSES},
+                }  # fmt: skip
+                run.log(pruning=pruning.name, weights=part, accuracy=curve)
+    return {"curves": curves}
+
+
+def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: how much of a network is zero when this much accuracy is lost."""
+    columns = [(part, loss) for part in curves for loss in LOSSES]
+    headings = ["network, order", "unpruned"]
+    headings += [f"zero at −{100 * loss:g} %, {part}" for part, loss in columns]
+    rows = []
+    for name, curve in curves["all"].items():
+        shares = [curves[part][name]["sparsity"][str(loss)] for part, loss in columns]
+        cells = [curve["accuracy"][0], *shares]
+        rows.append([name, *(f"{100 * share:.2f} %" for share in cells)])
+    return headings, rows
+
+
+def report(run: Run, results: dict) -> None:
+    """The figures, and the sparsity that every curve reaches."""
+    run.save_figure("pruning", compact_figures.pruning(run.path("pruning.json")))
+    run.save_figure("pruning_criteria", compact_figures.criteria(run.path("pruning.json")))
+    histograms = compact_figures.sigma_histograms(run.path("sigma_histograms.npz"))
+    run.save_figure("sigma_histograms", histograms)
+    headings, rows = sparsity_table(results["curves"])
+    run.log_table("sparsity", headings, rows)
+    run.finish({row[0]: dict(zip(headings[1:], row[1:], strict=True)) for row in rows})
+    print()
+    print_table([headings, *rows])
+    print(f"Saved in {run.directory}")
+
+
+if __name__ == "__main__":
+    run_script(main, PruningConfig, __file__, __doc__)

@@ -1,0 +1,281 @@
+"""The script as a user runs it, on toy runs of the real scripts; every number found once more."""
+
+import json
+import os
+import shutil
+import signal
+
+from tests.conftest import TOY_EVALUATION
+from utils import alignment, matching
+from utils.data import load_dataset
+from utils.seeding import generator
+
+import numpy as np
+import pytest
+import torch
+
+QUICK = ("--config_name", "quick", *TOY_EVALUATION)
+COLUMNS = {
+    "hmc_sample", "hmc_direct", "hmc_rebased", "hmc_mean_reference", "hmc_low_rank",
+    "ensemble_sample", "ensemble_direct", "ensemble_rebased", "vi",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(evaluated):
+    return evaluated / "default" / "eval-MNIST-quick"
+
+
+@pytest.fixture
+def images(data_dir) -> np.ndarray:
+    return load_dataset("MNIST", data_dir).test_images.numpy().astype(np.float64)
+
+
+@pytest.fixture
+def labels(data_dir) -> np.ndarray:
+    return load_dataset("MNIST", data_dir).test_labels.numpy()
+
+
+def read(path) -> dict:
+    return json.loads(path.read_text())
+
+
+def sources_in(out_dir) -> list[str]:
+    kinds = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
+    return [f"--{flag}={out_dir}/default/{kind}-MNIST-quick" for flag, kind in kinds.items()]
+
+
+def predict(weights: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Softmax of a 784-10-10 ReLU network in float64, with nothing of the project's."""
+    weights = weights.astype(np.float64)
+    first, bias = weights[:7840].reshape(10, 784), weights[7840:7850]
+    second, last_bias = weights[7850:7950].reshape(10, 10), weights[7950:]
+    logits = np.maximum(images @ first.T + bias, 0) @ second.T + last_bias
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    return odds / odds.sum(1, keepdims=True)
+
+
+def average(networks, images) -> np.ndarray:
+    return np.mean([predict(weights, images) for weights in networks], axis=0)
+
+
+def draws(mean: np.ndarray, std: np.ndarray, column: str):
+    random = generator(0, "draws", column)
+    for _ in range(10):
+        yield mean + std * torch.randn(len(mean), generator=random).numpy()
+
+
+def rebased(samples: np.ndarray, permutations: np.ndarray) -> np.ndarray:
+    """Hidden units moved as the README says: W1[perm], b1[perm], W2[:, perm]."""
+    moved = []
+    for weights, perm in zip(samples, permutations, strict=True):
+        first, second = weights[:7840].reshape(10, 784)[perm], weights[7850:7950].reshape(10, 10)
+        bias = weights[7840:7850][perm]
+        moved.append(np.concatenate([first.ravel(), bias, second[:, perm].ravel(), weights[7950:]]))
+    return np.stack(moved)
+
+
+def check_scores(column: dict, p: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> None:
+    """A column of table1.json against plain numpy."""
+    rows, hits = np.arange(len(labels)), p.argmax(1) == labels
+    confidence = p.max(1)
+    ece = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence >= low) & (confidence < low + 1 / 15 + (low > 0.93))
+        if inside.any():
+            ece += inside.mean() * abs(hits[inside].mean() - confidence[inside].mean())
+    expected = {
+        "agreement": (p.argmax(1) == truth.argmax(1)).mean(),
+        "total_variation": np.abs(p - truth).sum(1).mean() / 2,
+        "sample_accuracy": hits.mean(),
+        "nll": -np.log(p[rows, labels]).mean(),
+        "ece": ece,
+        "brier": np.square(p - np.eye(10)[labels]).sum(1).mean(),
+    }
+    # fp32 logits can turn an argmax that is nearly a tie: a few points of 10,000
+    assert {row: column[row] for row in expected} == pytest.approx(expected, abs=5e-4, rel=1e-3)
+
+
+def test_hmc_columns_follow_from_the_samples(evaluated, run, images, labels):
+    samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy")
+    table, compact = read(run / "table1.json"), np.load(run / "compact.npz")
+    assert table.keys() == COLUMNS
+    truth = average(samples, images)
+    check_scores(table["hmc_sample"], truth, truth, labels)
+    moved = rebased(samples, compact["permutations"])
+    np.testing.assert_array_equal(compact["reference"], samples[0])
+    assert compact["transpositions"][0] == 0
+    assert compact["transpositions"].min() >= 0
+    assert compact["transpositions"].max() > 3  # the other chain's units are in another order
+    for column, fitted in (("hmc_direct", samples), ("hmc_rebased", moved)):
+        mean, std = fitted.astype(float).mean(0), fitted.astype(float).std(0, ddof=1)
+        mean, std = mean.astype(np.float32), std.astype(np.float32)
+        check_scores(table[column], average(draws(mean, std, column), images), truth, labels)
+        at_mean = (predict(mean, images).argmax(1) == labels).mean()
+        assert table[column]["mean_accuracy"] == pytest.approx(at_mean, abs=5e-4)
+    np.testing.assert_allclose(compact["mean"], mean, rtol=1e-6)
+    np.testing.assert_allclose(compact["std"], std, rtol=1e-5)
+    assert np.abs(predict(moved[5], images[:50]) - predict(samples[5], images[:50])).max() < 1e-9
+
+
+def test_ensemble_and_vi_columns_follow_from_their_runs(evaluated, run, images, labels):
+    table, truth = read(run / "table1.json"), np.load(run / "predictions.npz")["hmc_sample"]
+    members = np.load(evaluated / "default" / "ensemble-MNIST-quick" / "samples.npy")
+    check_scores(table["ensemble_sample"], average(members, images), truth, labels)
+    vi = np.load(evaluated / "default" / "VI-MNIST-quick" / "posterior.npz")
+    p = average(draws(vi["mean"], vi["std"], "vi"), images)
+    check_scores(table["vi"], p, truth, labels)
+    permutations = np.load(run / "compact_ensemble_rebased.npz")["permutations"]
+    moved = rebased(members, permutations).astype(float)
+    for column, fitted in (("ensemble_direct", members), ("ensemble_rebased", moved)):
+        mean, std = fitted.mean(0, dtype=float), fitted.std(0, ddof=1, dtype=float)
+        mean, std = mean.astype(np.float32), std.astype(np.float32)
+        check_scores(table[column], average(draws(mean, std, column), images), truth, labels)
+
+
+def test_every_column_follows_from_the_saved_predictions(run, labels):
+    table, saved = read(run / "table1.json"), np.load(run / "predictions.npz")
+    np.testing.assert_array_equal(saved["labels"], labels)
+    for name, column in table.items():
+        check_scores(column, saved[name], saved["hmc_sample"], labels)
+        if f"{name}_mean" in saved:
+            hits = saved[f"{name}_mean"].argmax(1) == labels
+            assert column["mean_accuracy"] == pytest.approx(hits.mean(), abs=1e-12)
+        else:
+            assert name in ("hmc_sample", "ensemble_sample")
+            assert "mean_accuracy" not in column
+
+
+def test_the_low_rank_gaussian_has_the_samples_covariance(evaluated, run):
+    samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy")
+    moved = rebased(samples, np.load(run / "compact.npz")["permutations"])
+    low_rank = np.load(run / "low_rank.npz")
+    some = slice(7800, 7960)
+    expected = np.cov(moved[:, some].T)
+    factor = low_rank["factor"][:, some]
+    np.testing.assert_allclose(factor.T @ factor, expected, atol=1e-4)
+    rank = read(run / "diagnostics.json")["low_rank"]
+    assert rank == {"rank": 16, "variance_kept": pytest.approx(1, rel=1e-5)}
+
+
+def test_every_cell_has_an_error(run):
+    table, errors = read(run / "table1.json"), read(run / "table1_errors.json")
+    for name, column in table.items():
+        assert errors[name].keys() == column.keys()
+        assert all(error >= 0 for error in errors[name].values())
+        # no less than a tenth of the binomial error of 10,000 points: 4 resamplings are few
+        p = column["sample_accuracy"]
+        assert errors[name]["sample_accuracy"] > 0.1 * (p * (1 - p) / 1e4) ** 0.5
+    assert errors["hmc_sample"]["agreement"] == errors["hmc_sample"]["total_variation"] == 0
+
+
+def test_methods_are_compared_in_one_frame(evaluated, run, images):
+    space = np.load(run / "weight_space.npz")
+    vi = np.load(evaluated / "default" / "VI-MNIST-quick" / "posterior.npz")
+    np.testing.assert_array_equal(space["vi_before_mean"], vi["mean"])
+    # moved as a whole: the same pairs of mean and std, elsewhere
+    pairs = [
+        sorted(zip(mean.tolist(), std.tolist(), strict=True))
+        for mean, std in (
+            (space["vi_after_mean"], space["vi_after_std"]), (vi["mean"], vi["std"]),
+        )
+    ]  # fmt: skip
+    assert pairs[0] == pairs[1]
+    assert (space["vi_after_mean"] != vi["mean"]).any()
+    before, after = predict(vi["mean"], images[:50]), predict(space["vi_after_mean"], images[:50])
+    np.testing.assert_allclose(before, after, atol=1e-9)
+    member = np.load(evaluated / "default" / "ensemble-MNIST-quick" / "samples.npy")[0]
+    single = predict(space["ensemble_single"], images[:50])
+    np.testing.assert_allclose(single, predict(member, images[:50]), atol=1e-9)
+
+
+def test_diagnostics(evaluated, run, data_dir):
+    found = read(run / "diagnostics.json")
+    samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy").astype(float)
+    dead = ~load_dataset("MNIST", data_dir).train_images.numpy().any(0)
+    assert dead.sum() == 67
+    weights = samples[:, :7840].reshape(-1, 10, 784)[:, :, dead]
+    check = found["dead_pixels"]
+    assert check["weights"] == 670
+    assert check["mean_square"] == pytest.approx(np.square(weights).mean(), rel=1e-6)
+    assert check["std"] == pytest.approx(weights.var(0, ddof=1).mean() ** 0.5, rel=1e-6)
+    assert check["passed"]
+    assert found["mixing"].keys() == {"before", "after"}
+    assert found["mixing"]["after"].keys() == {"W1", "b1", "W2", "b2", "dead pixels"}
+    assert len(found["references"]) == 5
+    first = found["references"]["sample 0"]
+    assert first["mean_with_first"] == pytest.approx(1)
+    assert first["std_with_first"] == pytest.approx(1)
+    compact = np.load(run / "compact.npz")
+    assert found["transpositions"]["along_chain"] == compact["transpositions"].sum(1).tolist()
+    assert found["transpositions"]["random"] == pytest.approx(10 - sum(1 / k for k in range(1, 11)))
+    assert 0 < found["prior_networks"]["average_transpositions"] <= 9
+    assert set(found["correlations"]["after"]) == {
+        "hmc and ensemble",
+        "hmc and vi",
+        "ensemble and vi",
+    }
+    for name in ("weight_pairs_mean", "weight_pairs_std", "transpositions_along_chain"):
+        assert (run / f"{name}.png").stat().st_size > 10_000
+
+
+def test_users_own_samples_and_no_others(evaluated, script, tmp_path, run):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    source = evaluated / "default" / "HMC-MNIST-quick"
+    np.save(mine / "samples.npy", np.load(source / "samples.npy")[:6])
+    shutil.copy(source / "network.json", mine)
+    given = ("--samples", mine / "samples.npy", "--ensemble", "none", "--vi", "none")
+    ended = script("MNIST_eval", *QUICK, *given)
+    assert ended.returncode == 0, ended.stderr
+    table = read(tmp_path / "default" / "eval-MNIST-quick" / "table1.json")
+    assert table.keys() == {name for name in COLUMNS if name.startswith("hmc")}
+    assert str(mine / "samples.npy") in ended.stdout
+    assert "HMC q_r" in ended.stdout
+    assert "(0.8249)" in ended.stdout  # the paper's, beside ours
+
+
+@pytest.mark.parametrize("missing", ["HMC", "ensemble", "VI"])
+def test_a_missing_run_names_the_command_that_makes_it(missing, evaluated, script, tmp_path):
+    for kind in {"HMC", "ensemble", "VI"} - {missing}:
+        name = f"{kind}-MNIST-quick"
+        shutil.copytree(evaluated / "default" / name, tmp_path / "default" / name)
+    ended = script("MNIST_eval", *QUICK)
+    assert ended.returncode == 2
+    names = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py", "VI": "MNIST_VI.py"}
+    assert f"python {names[missing]} --run_batch_name default" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "default" / "eval-MNIST-quick").exists()
+
+
+def test_networks_must_be_the_same(evaluated, script, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(evaluated / "default" / "VI-MNIST-quick", other)
+    (other / "network.json").write_text('{"sizes": [784, 4, 10], "activation": "relu"}')
+    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated)[:2], "--vi", other)
+    assert ended.returncode == 2
+    assert "--vi none" in ended.stderr
+
+
+def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_path, monkeypatch):
+    calls = []
+
+    def rebase_and_count(*arguments):
+        calls.append(arguments)
+        if len(calls) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+        return matching.rebase(*arguments)
+
+    monkeypatch.setattr(alignment, "rebase", rebase_and_count)
+    stopped = script("MNIST_eval", *QUICK, *sources_in(evaluated))
+    assert stopped.returncode == 130
+    assert "--resume" in stopped.stderr
+    assert len(calls) == 7
+    resumed = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    # the other 9 of HMC's 16 samples, 3 members, and all 16 to the mean
+    assert len(calls) == 7 + 9 + 3 + 16
+    results = [
+        out / "default" / "eval-MNIST-quick" / "table1.json" for out in (evaluated, tmp_path)
+    ]
+    assert read(results[0]) == read(results[1])

@@ -1,0 +1,77 @@
+"""The script as a user runs it, on a toy evaluation; its numbers found once more with numpy."""
+
+import json
+
+from tests.test_MNIST_eval import predict
+from utils.data import load_dataset
+
+import numpy as np
+import pytest
+
+METHODS = ("hmc", "ensemble", "vi")
+PERCENT = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1]
+
+
+@pytest.fixture(scope="module")
+def source(evaluated):
+    return evaluated / "default" / "eval-MNIST-quick"
+
+
+@pytest.fixture
+def run(source, script, tmp_path):
+    ended = script("MNIST_eval_pruning", "--config_name", "quick", "--eval", source)
+    assert ended.returncode == 0, ended.stderr
+    assert "hmc mean, std of hmc" in ended.stdout
+    return tmp_path / "default" / "eval_pruning-MNIST-quick"
+
+
+def accuracy(weights: np.ndarray, data) -> float:
+    images = data.test_images.numpy().astype(float)
+    return (predict(weights, images).argmax(1) == data.test_labels.numpy()).mean()
+
+
+def test_curves_and_histograms(run, source, data_dir):
+    results = json.loads((run / "pruning.json").read_text())
+    space = np.load(source / "weight_space.npz")
+    data = load_dataset("MNIST", data_dir)
+    alive = space["alive"]
+    assert results["kept_percent"] == PERCENT
+    assert results["weights"] == {"all": 7960, "alive": 7290}
+    curves = results["curves"]
+    assert curves["all"].keys() == curves["alive"].keys()
+    by_std = {name for name in curves["all"] if ", std of" in name}
+    means = [("hmc", "hmc"), ("vi", "vi"), *(("ensemble", by) for by in METHODS)]
+    singles = [(method, by) for method in ("hmc", "ensemble") for by in METHODS]
+    assert by_std == {
+        *(f"{method} mean, std of {by}" for method, by in means),
+        *(f"{method} single, std of {by}" for method, by in singles),
+    }
+    for weights, std, name in (
+        ("hmc_after_mean", "hmc_after_std", "hmc mean, std of hmc"),
+        ("ensemble_after_mean", "vi_after_std", "ensemble mean, std of vi"),
+        ("hmc_single", "hmc_after_std", "hmc single, std of hmc"),
+    ):
+        order = np.argsort(space[std], kind="stable")
+        for part, kept in (("all", order), ("alive", order[alive[order]])):
+            for position in (0, 5, 9):
+                pruned = space[weights].copy()
+                pruned[kept[round(PERCENT[position] / 100 * len(kept)) :]] = 0
+                found = curves[part][name]["accuracy"][position]
+                assert found == pytest.approx(accuracy(pruned, data), abs=5e-4)
+    # every curve of a network begins at the same accuracy: none starts from a pruned one
+    for curve in [*curves["all"].values(), *curves["alive"].values()]:
+        same = [c for c in curves["all"].values() if c["network"] == curve["network"]]
+        assert {c["accuracy"][0] for c in same} == {curve["accuracy"][0]}
+    histograms = np.load(run / "sigma_histograms.npz")
+    counts = histograms["hmc_after_alive"]
+    exact = np.histogram(np.log10(space["hmc_after_std"][alive].astype(float)), histograms["edges"])
+    np.testing.assert_array_equal(counts, exact[0])
+    assert histograms["vi_before_all"].sum() == 7960
+    for name in ("pruning", "pruning_criteria", "sigma_histograms"):
+        assert (run / f"{name}.png").stat().st_size > 10_000
+
+
+def test_without_an_evaluation_the_command_is_named(script):
+    ended = script("MNIST_eval_pruning", "--config_name", "quick")
+    assert ended.returncode == 2
+    assert "python MNIST_eval.py" in ended.stderr

@@ -1,0 +1,121 @@
+"""Figures of weights and of pruning show what their result files say."""
+
+import json
+
+from tests.test_figures import assert_readable, line_of
+from utils import compact_figures
+
+import numpy as np
+import pytest
+
+METHODS = ("hmc", "ensemble", "vi")
+PERCENT = [100, 50, 10, 1]
+
+
+@pytest.fixture(params=[METHODS, ("hmc", "vi"), ("hmc",)], ids=len)
+def there(request) -> tuple[str, ...]:
+    return request.param
+
+
+@pytest.fixture
+def weight_space(there, tmp_path):
+    """Made-up weights; after rebasin every method's are a multiple of HMC's."""
+    random = np.random.default_rng(0)
+    common = random.normal(size=500).astype(np.float32)
+    arrays = {"alive": np.arange(500) < 400}
+    for k, method in enumerate(there, start=1):
+        arrays[f"{method}_before_mean"] = random.normal(size=500)
+        arrays[f"{method}_before_std"] = random.random(500)
+        arrays[f"{method}_after_mean"] = k * common
+        arrays[f"{method}_after_std"] = np.where(arrays["alive"], k * np.abs(common), 0)
+    np.savez(tmp_path / "weight_space.npz", **arrays)
+    return tmp_path / "weight_space.npz"
+
+
+@pytest.mark.parametrize("part", ["mean", "std"])
+def test_weight_pairs(weight_space, there, part):
+    figure = compact_figures.weight_pairs(weight_space, part)
+    pairs = len(there) * (len(there) - 1) // 2
+    if pairs:
+        assert_readable(figure)
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert len(panels) == 2 * pairs
+    for axis in panels:
+        shown = axis.collections[0].get_array()
+        assert shown.max() == 1  # relative to the densest bin
+        assert shown.shape == (120, 120)
+        after = axis.get_title().startswith("after")
+        assert axis.get_title().endswith("correlation 1.000") == after
+
+
+def test_transpositions_along_chain(tmp_path):
+    path = tmp_path / "diagnostics.json"
+    path.write_text(
+        json.dumps(
+            {
+                "transpositions": {"along_chain": [0, 3, 7], "random": 26.0},
+                "prior_networks": {"transpositions": [25, 27]},
+            }
+        )
+    )
+    figure = compact_figures.transpositions_along_chain(path)
+    assert_readable(figure)
+    (axis,) = figure.axes
+    assert line_of(axis, "HMC samples").tolist() == [0, 3, 7]
+    assert line_of(axis, "networks from the prior").tolist() == [25, 27]
+    assert line_of(axis, "random: n − Hₙ = 26")[0] == 26
+
+
+def test_sigma_histograms(there, tmp_path):
+    path = tmp_path / "sigma_histograms.npz"
+    counts = {
+        f"{method}_{frame}_{part}": np.array([0, 5, 9, 2, 0])
+        for method in there for frame in ("before", "after") for part in ("all", "alive")
+    }  # fmt: skip
+    np.savez(path, edges=np.linspace(-3, 1, 6), **counts)
+    figure = compact_figures.sigma_histograms(path)
+    assert_readable(figure)
+    assert len(figure.axes) == len(there)
+    for axis in figure.axes:
+        low, high = axis.get_xlim()
+        assert low == pytest.approx(10**-2.2)
+        assert high == pytest.approx(10**0.2)
+        assert all(p.get_data().values.tolist() == [0, 5, 9, 2, 0] for p in axis.patches)
+
+
+@pytest.fixture
+def pruning(there, tmp_path):
+    """Made-up curves; each falls to a number of its own, and lower without dead pixels."""
+    curves = {"all": {}, "alive": {}}
+    cases = [(f"{m} mean", m, c) for m in there for c in compact_figures.CRITERIA]
+    cases += [("hmc single", by, "std") for by in there]
+    for k, (network, by, criterion) in enumerate(cases):
+        for part, less in (("all", 0), ("alive", 0.01)):
+            curves[part][f"{network}, {criterion} of {by}"] = {
+                "network": network, "by": by, "criterion": criterion,
+                "accuracy": [0.9, 0.8, 0.5, 0.02 * k - less],
+            }  # fmt: skip
+    path = tmp_path / "pruning.json"
+    path.write_text(json.dumps({"kept_percent": PERCENT, "curves": curves}))
+    return path
+
+
+def test_pruning(pruning, there):
+    figure = compact_figures.pruning(pruning)
+    assert_readable(figure)
+    means, singles, alive_means, _ = figure.axes
+    assert len(means.lines) == len(singles.lines) == len(there)
+    assert line_of(means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, 0])
+    assert line_of(alive_means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, -1])
+    single = 2 * 4 * len(there)  # it is the first case after four criteria for each mean
+    assert line_of(singles, "HMC, σ of HMC") == pytest.approx([90, 80, 50, single])
+
+
+def test_criteria(pruning, there):
+    figure = compact_figures.criteria(pruning)
+    assert_readable(figure)
+    assert len(figure.axes) == 2 * len(there)
+    first = figure.axes[0]
+    labels = [line.get_label() for line in first.lines]
+    assert labels == ["lowest σ", "largest |μ|", "largest |μ|/σ", "random"]
+    assert [line.get_ydata()[-1] for line in first.lines] == pytest.approx([0, 2, 4, 6])

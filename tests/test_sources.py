@@ -1,0 +1,128 @@
+"""Finding runs and reading what they left."""
+
+import json
+import os
+from dataclasses import dataclass
+
+from utils.config import Config, UserError
+from utils.mlp import Network
+from utils.runs import find_run
+from utils.sources import locate, open_samples
+
+import numpy as np
+import pytest
+
+NETWORK = Network((4, 3, 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyConfig(Config):
+    pass
+
+
+@pytest.fixture
+def config(tmp_path) -> AnyConfig:
+    return AnyConfig(out_dir=str(tmp_path))
+
+
+def make_run(out_dir, name: str, ended: int | None, batch: str = "default"):
+    directory = out_dir / batch / name
+    directory.mkdir(parents=True)
+    if ended is not None:
+        (directory / "DONE").touch()
+        os.utime(directory / "DONE", (ended, ended))
+    return directory
+
+
+def make_samples(directory, count: int, num_chains: int = 1):
+    directory.mkdir(exist_ok=True)
+    samples = np.arange(count)[:, None] * np.ones(NETWORK.num_weights, np.float32)
+    np.save(directory / "samples.npy", samples)
+    NETWORK.save(directory / "network.json")
+    layout = {"num_chains": num_chains, "samples_per_chain": count // num_chains}
+    (directory / "chains.json").write_text(json.dumps(layout))
+    return directory
+
+
+def numbers(samples) -> list[int]:
+    return [int(weights[0]) for weights in samples]
+
+
+def test_the_newest_finished_run_of_its_kind_is_found(config, tmp_path):
+    make_run(tmp_path, "HMC-MNIST-a", 100)
+    newest = make_run(tmp_path, "HMC-MNIST-b", 300)
+    make_run(tmp_path, "HMC-MNIST-c", 200)
+    make_run(tmp_path, "HMC-MNIST-unfinished", None)
+    make_run(tmp_path, "HMC-KMNIST-d", 400)
+    make_run(tmp_path, "VI-MNIST-e", 500)
+    make_run(tmp_path, "HMC-MNIST-f", 600, batch="other")
+    assert find_run(config, "HMC", "MNIST_HMC.py") == newest
+    assert locate(config, "HMC", "newest") == newest
+    assert locate(config, "HMC", "none") is None
+    with pytest.raises(UserError, match=r"python MNIST_Ensemble.py --run_batch_name default"):
+        locate(config, "ensemble", "newest")
+
+
+def test_a_path_must_exist_and_be_of_the_data_set(config, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        locate(config, "HMC", str(tmp_path / "nowhere"))
+    run = make_run(tmp_path, "HMC-KMNIST-a", 1)
+    (run / "config.yaml").write_text("dataset: KMNIST\n")
+    with pytest.raises(UserError, match="give --dataset KMNIST"):
+        locate(config, "HMC", str(run))
+
+
+def test_samples_are_evenly_spaced_and_chains_start_late(tmp_path):
+    assert numbers(open_samples(make_samples(tmp_path / "a", 10))) == list(range(10))
+    assert numbers(open_samples(tmp_path / "a", most=4)) == [0, 3, 6, 9]
+    assert numbers(open_samples(tmp_path / "a", discard=0.5)) == [5, 6, 7, 8, 9]
+    two = make_samples(tmp_path / "b", 20, num_chains=2)
+    found = open_samples(two, discard=0.2, most=8)
+    assert found.indices.shape == (2, 4)
+    assert numbers(found) == [2, 4, 7, 9, 12, 14, 17, 19]
+    assert numbers(open_samples(two / "samples.npy")) == list(range(20))
+
+
+def test_as_in_the_paper_samples_are_500_to_9899(tmp_path):
+    found = open_samples(make_samples(tmp_path / "a", 9900), discard=0.0505, most=1000)
+    assert (numbers(found)[0], numbers(found)[-1], len(found)) == (500, 9899, 1000)
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.zeros((3, 5)), r"has the shape \[3, 5\]"),
+        (np.zeros(23), r"has the shape \[23\]"),
+    ],
+)
+def test_samples_of_another_shape_are_refused(tmp_path, array, sentence):
+    make_samples(tmp_path / "a", 3)
+    np.save(tmp_path / "a" / "samples.npy", array)
+    with pytest.raises(UserError, match=sentence):
+        open_samples(tmp_path / "a")
+
+
+def test_what_is_missing_is_named(tmp_path):
+    make_samples(tmp_path / "a", 3)
+    (tmp_path / "a" / "samples.npy").write_bytes(b"no array")
+    with pytest.raises(UserError, match="Cannot read the samples"):
+        open_samples(tmp_path / "a")
+    (tmp_path / "a" / "network.json").unlink()
+    with pytest.raises(UserError, match=r"network.json is missing"):
+        open_samples(tmp_path / "a")
+
+
+def test_too_few_samples_are_said_before_the_work_begins(tmp_path):
+    make_samples(tmp_path / "a", 4)
+    with pytest.raises(UserError, match="of which 1 are left"):
+        open_samples(tmp_path / "a", discard=0.8)
+    (tmp_path / "a" / "chains.json").write_text('{"num_chains": 3}')
+    with pytest.raises(UserError, match="not 3 chains of equal length"):
+        open_samples(tmp_path / "a")
+
+
+def test_double_precision_is_accepted(tmp_path):
+    make_samples(tmp_path / "a", 3)
+    np.save(tmp_path / "a" / "samples.npy", np.ones((3, NETWORK.num_weights)))
+    assert open_samples(tmp_path / "a")[2].dtype.is_floating_point
+    assert open_samples(tmp_path / "a")[2].itemsize == 4

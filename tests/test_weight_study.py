@@ -1,0 +1,202 @@
+"""Dead pixels, shares at the prior, mixing, references and the prior as a null."""
+
+from utils.compact import fit_blocks, merge_all
+from utils.matching import make_matcher
+from utils.mlp import Network
+from utils.permutation import expected_transpositions, permute_weights
+from utils.reference_study import Setting, move_together, study_prior, study_references
+from utils.vi import GaussianPosterior
+from utils.weight_study import (
+    check_dead_weights,
+    choose_watched,
+    correlations,
+    dead_weights,
+    mixing,
+    share_at_prior,
+    weight_groups,
+)
+
+import numpy as np
+import pytest
+import torch
+
+NETWORK = Network((8, 30, 3))
+
+
+def random(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images() -> torch.Tensor:
+    values = torch.rand(100, 8, generator=random(1))
+    values[:, [2, 5]] = 0
+    return values
+
+
+def chain(length: int, size: int, memory: float, std: float = 1.0, seed: int = 3) -> torch.Tensor:
+    """A stationary AR(1) chain of N(0, std²), with correlation `memory` from step to step."""
+    noise = torch.randn(length, size, generator=random(seed), dtype=torch.float64)
+    states = [noise[0]]
+    for step in noise[1:]:
+        states.append(memory * states[-1] + (1 - memory**2) ** 0.5 * step)
+    return std * torch.stack(states)
+
+
+# ---- groups
+
+
+def test_dead_weights_are_the_columns_of_dark_pixels():
+    dead = dead_weights(NETWORK, images())
+    weight, bias = NETWORK.layers(dead)[0]
+    assert weight.sum(0).tolist() == [0, 0, 30, 0, 0, 30, 0, 0]
+    assert dead.sum() == 60
+    assert not bias.any()
+
+
+def test_groups_hold_every_weight_once():
+    groups = weight_groups(NETWORK, dead_weights(NETWORK, images()))
+    assert {name: int(mask.sum()) for name, mask in groups.items()} == {
+        "W1": 180, "b1": 30, "W2": 90, "b2": 3, "dead pixels": 60,
+    }  # fmt: skip
+    assert torch.stack(list(groups.values())).sum(0).eq(1).all()
+    watched = choose_watched(groups, seed=0)
+    assert {name: len(indices) for name, indices in watched.items()} == {
+        "W1": 64, "b1": 30, "W2": 64, "b2": 3, "dead pixels": 60,
+    }  # fmt: skip
+    assert all(groups[name][indices].all() for name, indices in watched.items())
+
+
+# ---- beside the prior
+
+
+def check_of(samples: torch.Tensor) -> dict:
+    moments = merge_all(fit_blocks(samples, len(samples)))
+    return check_dead_weights(moments, torch.ones(samples.shape[1], dtype=torch.bool))
+
+
+@pytest.mark.parametrize("memory", [0, 0.9, 0.99])
+def test_dead_weights_pass_however_slowly_the_chain_moves(memory):
+    check = check_of(chain(60, 4000, memory))  # |z| < 4 fails 1 in 16,000 seeds
+    assert check["passed"]
+    assert check["mean_square"] == pytest.approx(1, abs=4 * check["standard_error"])
+    assert check["std"] == pytest.approx(check["std_expected"], rel=4 * check["standard_error"])
+    if memory == 0.99:
+        assert check["std"] < 0.7  # a chain that hardly moves has a small σ, and that is no fault
+
+
+@pytest.mark.parametrize("std", [0.95, 1.05])
+def test_dead_weights_of_another_size_do_not_pass(std):
+    assert not check_of(chain(60, 4000, 0.5, std))["passed"]
+
+
+def test_no_dead_pixels_no_check():
+    moments = merge_all(fit_blocks(chain(10, 5, 0), 10))
+    assert check_dead_weights(moments, torch.zeros(5, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize("num_dead", [0, 5000])
+def test_of_weights_at_the_prior_the_band_holds_95_percent(num_dead):
+    groups = {"W1": torch.ones(20_000, dtype=torch.bool)}
+    if num_dead:
+        dead = torch.arange(20_000) < num_dead
+        groups = {"W1": ~dead, "dead pixels": dead}
+    samples = chain(50, 20_000, 0)
+    known = torch.arange(20_000) >= 10_000  # half of the weights are known better than a priori
+    samples[:, known] *= 0.5
+    posterior = merge_all(fit_blocks(samples, 50)).gaussian()
+    found = share_at_prior(posterior, groups, 50)
+    expected = 0.95 * (10_000 - num_dead) / (20_000 - num_dead)
+    assert found["share"]["alive"] == pytest.approx(expected, abs=0.01)
+
+
+# ---- mixing
+
+
+def test_mixing_sees_slow_weights_and_shifted_chains():
+    fast, slow = (chain(400, 3, memory).numpy() for memory in (0, 0.95))
+    shifted = np.concatenate([fast[:200], 5 + fast[200:]])  # two chains in two places
+    both = np.concatenate([fast, slow, shifted], axis=1)
+    found = mixing(both, {"fast": 3, "slow": 3, "shifted": 3}, num_chains=2)
+    assert found["fast"]["median_ess"] > 250
+    assert found["slow"]["median_ess"] < 60
+    assert found["fast"]["largest_rhat"] < 1.05
+    assert found["shifted"]["median_rhat"] > 1.5
+    assert mixing(fast[:14], {"fast": 3}, num_chains=1)
+    assert mixing(fast[:14], {"fast": 3}, num_chains=2) == {}  # 7 draws of each say nothing
+
+
+def test_correlations_of_every_pair():
+    mean = torch.randn(100, generator=random())
+    std = torch.rand(100, generator=random(1))
+    mask = torch.arange(100) < 50
+    found = correlations(
+        {
+            "a": GaussianPosterior(mean, std),
+            "b": GaussianPosterior(2 * mean + 1, -std),
+            "c": GaussianPosterior(torch.where(mask, -mean, 100 * mean), std),
+        },
+        mask,
+    )
+    assert found.keys() == {"a and b", "a and c", "b and c"}
+    assert found["a and b"] == pytest.approx({"mean": 1, "std": -1})
+    assert found["a and c"] == pytest.approx({"mean": -1, "std": 1})
+
+
+# ---- references
+
+
+@pytest.fixture
+def setting() -> Setting:
+    values = images()
+    labels = torch.randint(3, (100,), generator=random(2))
+    truth = torch.randn(100, 3, generator=random(5), dtype=torch.float64).softmax(-1)
+    alive = ~dead_weights(NETWORK, values)
+    return Setting(
+        NETWORK, lambda reference: make_matcher("activation", NETWORK, reference, values),
+        values, labels, truth, alive, num_draws=3, seed=0,
+    )  # fmt: skip
+
+
+def test_permuted_copies_give_the_same_whatever_the_reference(setting):
+    weights = torch.randn(NETWORK.num_weights, generator=random(7))
+    samples = [
+        permute_weights(NETWORK, weights, [torch.randperm(30, generator=random(k))])
+        for k in range(4)
+    ]
+    references = {str(k): sample for k, sample in enumerate(samples)}
+    rows = study_references(setting, samples, references)
+    for row in rows.values():
+        assert row["average_std"] == 0
+        assert row["mean_with_reference"] == pytest.approx(1)
+        assert row["mean_with_first"] == pytest.approx(1)
+        assert row["total_variation"] == pytest.approx(rows["0"]["total_variation"])
+    assert rows["0"]["average_transpositions"] > 15
+
+
+def test_networks_of_the_prior_are_permuted_at_random(setting):
+    reference = torch.randn(NETWORK.num_weights, generator=random(7))
+    null = study_prior(setting, reference, 40)
+    # NoT of random permutations has a standard deviation of about √(ln 30) = 1.6
+    expected = expected_transpositions(30)
+    assert null["average_transpositions"] == pytest.approx(expected, abs=4 * 1.6 / 40**0.5)
+    assert len(null["transpositions"]) == 40
+    # aligning even noise with the reference takes something off its σ
+    assert 0.8 < null["average_std"] < 0.97
+    assert 0.02 < null["mean_with_reference"] < 0.9
+
+
+def test_what_moves_together_stays_together(setting):
+    weights = torch.randn(NETWORK.num_weights, generator=random(7))
+    permutation = [torch.randperm(30, generator=random(8))]
+    std = torch.rand(NETWORK.num_weights, generator=random(9))
+    member = weights + 0.01
+    gaussian = GaussianPosterior(
+        permute_weights(NETWORK, weights, permutation), permute_weights(NETWORK, std, permutation)
+    )
+    moved, along = move_together(
+        NETWORK, gaussian, permute_weights(NETWORK, member, permutation),
+        setting.matcher_for(weights),
+    )  # fmt: skip
+    assert torch.equal(moved.mean, weights)
+    assert torch.equal(moved.std, std)
+    assert torch.equal(along, member)

@@ -1,0 +1,180 @@
+"""Figures of posteriors weight by weight, and of pruning, drawn from result files alone."""
+
+import json
+from pathlib import Path
+
+from utils.figures import BLUE, GREEN, GREY, ORANGE, panels, styled
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+METHODS = {"hmc": "HMC", "ensemble": "Ensemble", "vi": "VI"}
+SYMBOLS = {"mean": "μ", "std": "σ"}
+FRAMES = {"before": "before rebasin", "after": "after rebasin"}
+NUM_BINS = 120
+SMALLEST_STD = 1e-6  # what is smaller, as where all samples agree, is shown as this
+OUTSIDE = 0.001  # share of weights beyond each end of an axis
+
+
+@styled
+def weight_pairs(source: Path, part: str) -> Figure:
+    """Paper A's Figure 4: μ or σ of every two methods, weight by weight, before and after.
+
+    Weights of dead pixels are left out.
+    """
+    results = np.load(source)
+    alive = results["alive"]
+    there = [name for name in METHODS if f"{name}_after_{part}" in results]
+    pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
+    figure, axes = panels(2, max(len(pairs), 1), width=3.3, height=3.0)
+    image = None
+    for column, pair in enumerate(pairs):
+        values = {
+            frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
+        }
+        together = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
+        bins = [_bins(every, logarithmic=part == "std") for every in together]
+        for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
+            image = _density(axis, *values[frame], bins)
+            found = np.corrcoef(*values[frame])[0, 1]
+            axis.set_title(f"{title}: correlation {found:.3f}")
+            labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
+            axis.set(xlabel=labels[0], ylabel=labels[1])
+            if part == "std":
+                axis.set(xscale="log", yscale="log")
+    if image:
+        figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
+    return figure
+
+
+def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
+    """Where weights lie, as colours on a log scale relative to the densest bin."""
+    counts, *_ = np.histogram2d(x, y, bins)
+    shares = np.ma.masked_equal(counts.T / max(counts.max(), 1), 0)
+    axis.grid(False)
+    return axis.pcolormesh(*bins, shares, norm=LogNorm(1e-4, 1), cmap="viridis", rasterized=True)
+
+
+def _bins(values: np.ndarray, logarithmic: bool) -> np.ndarray:
+    """Edges of bins that hold all but the outermost weights, with some room."""
+    values = np.log10(np.maximum(values, SMALLEST_STD)) if logarithmic else values
+    low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
+    room = 0.05 * (high - low) or 1e-6
+    edges = np.linspace(low - room, high + room, NUM_BINS + 1)
+    return 10**edges if logarithmic else edges
+
+
+@styled
+def transpositions_along_chain(source: Path) -> Figure:
+    """NoT of HMC's samples to the first of them, beside networks that know nothing of it."""
+    results = json.loads(Path(source).read_text())
+    chain, random = results["transpositions"]["along_chain"], results["transpositions"]["random"]
+    null = results["prior_networks"]["transpositions"]
+    figure, ((axis,),) = panels(1, 1, width=5.5, height=3.2)
+    axis.plot(chain, color=BLUE, linewidth=1, label="HMC samples")
+    places = np.linspace(0, len(chain) - 1, len(null))
+    axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
+    axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=f"random: n − Hₙ = {random:.0f}")
+    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * random))
+    axis.legend(loc="lower right")
+    return figure
+
+
+# ---- Figure 5: sigma_histograms.npz and pruning.json
+
+METHOD_STYLES = {
+    "hmc": {"color": BLUE, "linestyle": "-", "marker": "o"},
+    "ensemble": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "vi": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+}
+CRITERIA = {
+    "std": ("lowest σ", {"color": BLUE, "linestyle": "-", "marker": "o"}),
+    "abs_mean": ("largest |μ|", {"color": ORANGE, "linestyle": "--", "marker": "s"}),
+    "signal_to_noise": ("largest |μ|/σ", {"color": GREEN, "linestyle": "-.", "marker": "^"}),
+    "random": ("random", {"color": GREY, "linestyle": ":", "marker": "x"}),
+}
+PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
+
+
+@styled
+def sigma_histograms(source: Path) -> Figure:
+    """Paper A's Figure 5, left: σ of every method before and after rebasin."""
+    results = np.load(source)
+    edges = 10 ** results["edges"]
+    there = [name for name in METHODS if f"{name}_after_all" in results]
+    figure, (axes,) = panels(1, len(there), height=3.2)
+    for axis, method in zip(axes, there, strict=True):
+        frames = {"after": BLUE} if method == "vi" else {"before": ORANGE, "after": BLUE}
+        for frame, color in frames.items():
+            for part, style in (("all", "-"), ("alive", ":")):
+                counts = results[f"{method}_{frame}_{part}"]
+                label = f"{FRAMES[frame]}, {PARTS[part]}"
+                axis.stairs(counts, edges, color=color, ls=style, lw=1, label=label)
+        filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
+        axis.set(xscale="log", yscale="log", title=METHODS[method])
+        axis.set(xlim=(edges[filled[0]], edges[filled[-1] + 1]), ylim=(0.8, None))
+        below = ", the leftmost bin: and below" if filled[0] == 0 else ""
+        axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+@styled
+def pruning(source: Path) -> Figure:
+    """Paper A's Figure 5, right: accuracy of pruned means, and of pruned single networks."""
+    results = json.loads(Path(source).read_text())
+    figure, axes = panels(2, 2, width=3.6, height=3.0)
+    for row, (part, title) in zip(axes, PARTS.items(), strict=True):
+        for axis, kind in zip(row, ("mean", "single"), strict=True):
+            for curve in results["curves"][part].values():
+                method, network = curve["network"].split()
+                if network == kind and curve["criterion"] == "std":
+                    look = METHOD_STYLES[method] | {
+                        "linestyle": METHOD_STYLES[curve["by"]]["linestyle"]
+                    }
+                    label = f"{METHODS[method]}, σ of {METHODS[curve['by']]}"
+                    _accuracy_line(axis, results, curve, label, look)
+            what = "mean networks" if kind == "mean" else "single networks"
+            _kept_axis(axis, f"{what}, {title}")
+    _legend_below(figure, axes[0])
+    return figure
+
+
+@styled
+def criteria(source: Path) -> Figure:
+    """Accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
+    results = json.loads(Path(source).read_text())
+    curves = results["curves"]
+    there = [m for m in METHODS if f"{m} mean, std of {m}" in curves["all"]]
+    figure, axes = panels(2, len(there), width=3.4, height=3.0)
+    for row, (part, title) in zip(axes, PARTS.items(), strict=True):
+        for axis, method in zip(row, there, strict=True):
+            for criterion, (label, look) in CRITERIA.items():
+                curve = curves[part][f"{method} mean, {criterion} of {method}"]
+                _accuracy_line(axis, results, curve, label, look)
+            _kept_axis(axis, f"{METHODS[method]}, {title}")
+    _legend_below(figure, axes[0])
+    return figure
+
+
+def _legend_below(figure: Figure, axes) -> None:
+    """One legend for several panels, every label once."""
+    known = {}
+    for axis in axes:
+        known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, handlelength=4)
+
+
+def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:
+    percent = 100 * np.array(curve["accuracy"])
+    axis.plot(results["kept_percent"], percent, label=label, markersize=3, linewidth=1, **look)
+
+
+def _kept_axis(axis: Axes, title: str) -> None:
+    axis.set(xscale="log", xlabel="weights kept [%]", ylabel="test accuracy [%]", title=title)
+    axis.set_xticks([100, 50, 20, 10, 5, 2, 1])
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("")
+    axis.invert_xaxis()

@@ -1,0 +1,78 @@
+"""What MNIST_eval.py leaves in its run directory, and what it goes on from when interrupted."""
+
+import time
+
+from utils.alignment import Aligned
+from utils.compact import LowRankGaussian
+from utils.config import UserError
+from utils.evaluation import Column
+from utils.permutation import Permutation, hidden_sizes
+from utils.runs import Run
+from utils.sources import Samples, WeightSpace
+
+from torch import Tensor
+
+CHECKPOINT_SECONDS = 30
+
+
+class RebasinRecord:
+    """The permutations found so far, in the run's checkpoint: they take most of the time."""
+
+    def __init__(self, run: Run, samples: Samples):
+        self._run, self._num_samples = run, len(samples)
+        self._path = str(samples.path.resolve())
+        self._checkpointed = time.monotonic()
+        self.known: list[Permutation] = []
+        saved = run.load_checkpoint()
+        if saved:
+            counters, arrays = saved
+            self._check_same_samples(counters["samples"])
+            rows, sizes = arrays["permutations"].cpu(), hidden_sizes(samples.network)
+            self.known = [list(row.split(sizes)) for row in rows]
+
+    def keep(self, aligned: Aligned) -> None:
+        """To be called after every sample; writes now and then, at the end, and before a stop."""
+        done = aligned.done
+        late = time.monotonic() - self._checkpointed > CHECKPOINT_SECONDS
+        due = late or self._run.stop_requested or done == self._num_samples
+        if due and done > len(self.known):
+            counters = {"samples": self._path, "rebased": done}
+            self._run.save_checkpoint(counters, permutations=aligned.permutation_rows)
+            self._checkpointed = time.monotonic()
+
+    def _check_same_samples(self, path: str) -> None:
+        if path != self._path:
+            raise UserError(
+                f"{self._run.directory} was begun with {path}, and now {self._path} is the newest: "
+                "give --hmc to go on with the former, or --overwrite."
+            )
+
+
+def save_compact(
+    run: Run, hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None, low_rank: LowRankGaussian
+) -> None:
+    hmc.compact().save(run.path("compact.npz"))
+    to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
+    if ensemble:
+        ensemble.compact().save(run.path("compact_ensemble_rebased.npz"))
+    run.save_arrays("low_rank.npz", mean=low_rank.mean, factor=low_rank.factor)
+
+
+def save_predictions(run: Run, columns: dict[str, Column], labels: Tensor) -> None:
+    """Averages [N, classes] by column, and `<column>_mean` of the networks at the mean."""
+    arrays = {name: column.average() for name, column in columns.items()}
+    for name, column in columns.items():
+        if column.mean_network is not None:
+            arrays[f"{name}_mean"] = column.mean_network
+    run.save_arrays("predictions.npz", labels=labels, **arrays)
+
+
+def save_weight_space(run: Run, space: WeightSpace) -> None:
+    """weight_space.npz, with network.json, as `open_weight_space` reads it."""
+    arrays = {f"{name}_single": weights for name, weights in space.singles.items()}
+    for frame, gaussians in space.gaussians.items():
+        for name, gaussian in gaussians.items():
+            arrays[f"{name}_{frame}_mean"] = gaussian.mean
+            arrays[f"{name}_{frame}_std"] = gaussian.std
+    run.save_arrays("weight_space.npz", alive=space.alive, **arrays)
+    run.save_network(space.network)

@@ -1,0 +1,81 @@
+"""Pruning networks: in which order weights are kept, and what is left of the accuracy.
+
+An order ranks weights, the first to be kept; keeping X % of them sets the others to zero, on a
+copy. As every mask takes the first of the same ranking, masks are nested.
+"""
+
+from collections.abc import Callable, Sequence
+
+from utils.metrics import accuracy
+from utils.mlp import Network
+from utils.predict import class_probabilities
+from utils.vi import GaussianPosterior
+
+import torch
+from torch import Tensor
+
+KEPT_PERCENT = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)  # as in the paper's Figure 5
+LOSSES = (0.01, 0.05)  # of accuracy, at which the sparsity reached is told
+
+
+def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, Tensor]:
+    """Weights [d] in the order in which they are kept, by each criterion."""
+    mean, std = posterior.mean.double().abs(), posterior.std.double()
+    smallest = torch.finfo(std.dtype).tiny  # σ is 0 where all samples agree
+    noise = torch.rand(len(mean), generator=random, dtype=torch.float64).to(mean.device)
+    return {
+        "std": by_std(posterior.std),
+        "abs_mean": mean.argsort(descending=True, stable=True),
+        "signal_to_noise": (mean / std.clamp(min=smallest)).argsort(descending=True, stable=True),
+        "random": noise.argsort(),
+    }
+
+
+def by_std(std: Tensor) -> Tensor:
+    """The most certain weights first: the paper's order."""
+    return std.argsort(stable=True)
+
+
+def without(order: Tensor, excluded: Tensor) -> Tensor:
+    """The order of the weights that the mask [d] does not exclude."""
+    return order[~excluded[order]]
+
+
+def prune(weights: Tensor, order: Tensor, share: float) -> Tensor:
+    """A copy in which all but the first `share` of the order are zero.
+
+    What is not in the order stays as it is.
+    """
+    pruned = weights.clone()
+    pruned[order[round(share * len(order)) :]] = 0
+    return pruned
+
+
+def accuracy_curve(
+    network: Network,
+    weights: Tensor,
+    order: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    on_point: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Accuracy with each of KEPT_PERCENT of the weights in the order kept."""
+    curve = []
+    for percent in KEPT_PERCENT:
+        pruned = prune(weights, order, percent / 100)
+        curve.append(accuracy(class_probabilities(network, pruned, images), labels))
+        on_point()
+    return curve
+
+
+def sparsity_at(curve: Sequence[float], loss: float) -> float:
+    """Largest share of weights set to zero, of those measured, before more accuracy is lost.
+
+    Accuracy that falls and comes back does not count.
+    """
+    reached = 0.0
+    for percent, share in zip(KEPT_PERCENT, curve, strict=True):
+        if share < curve[0] - loss:
+            break
+        reached = 1 - percent / 100
+    return reached

@@ -1,0 +1,114 @@
+"""How q_r depends on what samples are rebased to, and what rebasin makes of mere noise."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from utils.compact import fit_blocks, merge_all
+from utils.evaluation import draw_column, scores
+from utils.matching import Matcher, rebase, rebase_all, rebase_gaussian
+from utils.mlp import Network
+from utils.permutation import num_transpositions
+from utils.seeding import generator
+from utils.vi import GaussianPosterior
+from utils.weight_study import correlation
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all fits of a study have in common."""
+
+    network: Network
+    matcher_for: Callable[[Tensor], Matcher]  # of a reference
+    test_images: Tensor
+    test_labels: Tensor
+    true_posterior: Tensor  # [N, classes]: predictions of HMC's samples
+    alive: Tensor  # [d]: weights that are not behind dead pixels
+    num_draws: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    posterior: GaussianPosterior
+    transpositions: list[int]  # of every sample's rebasin
+
+
+def fit_to(setting: Setting, samples: Iterable[Tensor], matcher: Matcher, count: int) -> Fitted:
+    """q_r of so many samples."""
+    transpositions: list[int] = []
+
+    def rebased() -> Iterator[Tensor]:
+        for moved in rebase_all(setting.network, samples, matcher):
+            transpositions.append(num_transpositions(moved.matching.permutation))
+            yield moved.weights
+
+    return Fitted(merge_all(fit_blocks(rebased(), count)).gaussian(), transpositions)
+
+
+def describe(setting: Setting, fitted: Fitted, reference: Tensor) -> dict:
+    """Scores of q_r, and how its weights lie beside its reference's."""
+    posterior, alive = fitted.posterior, setting.alive
+    column = draw_column(
+        setting.network, posterior, setting.test_images, setting.num_draws, 1,
+        generator(setting.seed, "study_draws"),
+    )  # fmt: skip
+    predicted = column.average()
+    return scores(predicted, column.mean_network, setting.true_posterior, setting.test_labels) | {
+        "average_std": posterior.std[alive].double().mean().item(),
+        "mean_square_of_mean": posterior.mean[alive].double().square().mean().item(),
+        "mean_with_reference": correlation(posterior.mean[alive], reference[alive]),
+        "average_transpositions": sum(fitted.transpositions) / len(fitted.transpositions),
+    }
+
+
+def study_references(
+    setting: Setting,
+    samples: list[Tensor],
+    references: dict[str, Tensor],
+    on_reference: Callable[[], None] = lambda: None,
+) -> dict[str, dict]:
+    """The same samples rebased to every reference.
+
+    "mean_with_first" and "std_with_first" are correlations over weights with the q_r of the first
+    reference, after the whole of the one is rebased to the other.
+    """
+    rows, first, first_matcher = {}, None, None
+    for name, reference in references.items():
+        matcher = setting.matcher_for(reference)
+        fitted = fit_to(setting, samples, matcher, len(samples))
+        rows[name] = describe(setting, fitted, reference)
+        if first is None:
+            first, first_matcher = fitted.posterior, setting.matcher_for(fitted.posterior.mean)
+        moved, _ = rebase_gaussian(setting.network, fitted.posterior, first_matcher)
+        for part in ("mean", "std"):
+            ours, theirs = getattr(moved, part), getattr(first, part)
+            alike = correlation(ours[setting.alive], theirs[setting.alive])
+            rows[name][f"{part}_with_first"] = alike
+        on_reference()
+    return rows
+
+
+def study_prior(setting: Setting, reference: Tensor, count: int) -> dict:
+    """Networks drawn from the prior, rebased to HMC's reference: they know nothing of the data.
+
+    What their q_r has in common with HMC's is the work of the alignment alone.
+    """
+
+    def draws() -> Iterator[Tensor]:
+        for number in range(count):
+            random = generator(setting.seed, "prior_network", number)
+            yield torch.randn(setting.network.num_weights, generator=random).to(reference)
+
+    fitted = fit_to(setting, draws(), setting.matcher_for(reference), count)
+    return describe(setting, fitted, reference) | {"transpositions": fitted.transpositions}
+
+
+def move_together(
+    network: Network, posterior: GaussianPosterior, member: Tensor, matcher: Matcher
+) -> tuple[GaussianPosterior, Tensor]:
+    """A Gaussian rebased as a whole, and a network of its that goes along."""
+    moved, matching = rebase_gaussian(network, posterior, matcher)
+    return moved, rebase(network, member, lambda _: matching).weights

@@ -1,0 +1,184 @@
+"""Weights that earlier runs, or users themselves, have left: where they are, and reading them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.config import UserError
+from utils.mlp import Network
+from utils.runs import find_run
+from utils.vi import GaussianPosterior
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+NEWEST, NONE = "newest", "none"
+SCRIPTS = {
+    "HMC": "MNIST_HMC.py",
+    "ensemble": "MNIST_Ensemble.py",
+    "VI": "MNIST_VI.py",
+    "eval": "MNIST_eval.py",
+}
+METHODS = ("hmc", "ensemble", "vi")
+FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Weight vectors in a samples.npy, of which only those at `indices` are used."""
+
+    path: Path
+    network: Network
+    indices: np.ndarray  # [chains, samples of each]
+
+    def __len__(self) -> int:
+        return self.indices.size
+
+    def __getitem__(self, position: int) -> Tensor:
+        """One weight vector, read from the disk; a mapping held open would fill the memory."""
+        row = np.load(self.path, mmap_mode="r")[self.indices.flat[position]]
+        return torch.from_numpy(row.astype(np.float32))
+
+    def __iter__(self):
+        return (self[position] for position in range(len(self)))
+
+
+def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> Samples:
+    """The samples in a run directory, or in a samples.npy with network.json beside it.
+
+    Of each chain the first `discard`, a share, are left out; of the rest at most `most`, over all
+    chains together, are used, evenly spaced.
+    """
+    path = path / "samples.npy" if path.is_dir() else path
+    network = read_network(path)
+    try:
+        shape = np.load(path, mmap_mode="r").shape
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read the samples {path}: {error}.") from None
+    if len(shape) != 2 or shape[1] != network.num_weights:
+        raise UserError(
+            f"{path} has the shape {list(shape)}: network.json beside it needs "
+            f"[samples, {network.num_weights}]."
+        )
+    layout = path.with_name("chains.json")
+    num_chains = json.loads(layout.read_text())["num_chains"] if layout.exists() else 1
+    if shape[0] % num_chains:
+        raise UserError(
+            f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
+            "as chains.json beside it says."
+        )
+    chains = np.arange(shape[0]).reshape(num_chains, -1)
+    kept = chains[:, round(discard * chains.shape[1]) :]
+    if kept.size < 2:
+        raise UserError(
+            f"{path} has {shape[0]} samples, of which {kept.size} are left: a Gaussian needs two."
+        )
+    count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
+    chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
+    return Samples(path, network, kept[:, chosen])
+
+
+def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
+    """The mean and deviations that MNIST_VI.py has left in its run directory."""
+    path = directory / "posterior.npz"
+    network = read_network(path)
+    try:
+        with np.load(path) as arrays:
+            mean, std = torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["std"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"Cannot read the Gaussian {path}: {error}.") from None
+    return network, GaussianPosterior(mean, std)
+
+
+def read_network(beside: Path) -> Network:
+    path = beside.with_name("network.json")
+    if not path.exists():
+        raise UserError(f"{path} is missing: it says which network the weights beside it are of.")
+    return Network.load(path)
+
+
+def locate(config, kind: str, given: str) -> Path | None:
+    """The run of this kind that `given` asks for: the newest finished one, none, or a path."""
+    if given == NONE:
+        return None
+    if given == NEWEST:
+        return find_run(config, kind, SCRIPTS[kind])
+    path = Path(given)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; leave it out to use the newest finished run.")
+    _check_dataset(path, config.dataset)
+    return path
+
+
+def _check_dataset(directory: Path, dataset: str) -> None:
+    recorded = directory / "config.yaml"
+    there = yaml.safe_load(recorded.read_text())["dataset"] if recorded.exists() else dataset
+    if there != dataset:
+        raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The posteriors to compare, all of one network; the last two may be left out."""
+
+    network: Network
+    hmc: Samples
+    ensemble: Samples | None
+    vi: GaussianPosterior | None
+    paths: dict[str, Path | None]
+
+
+def find_sources(config) -> Sources:
+    """What the config's `hmc` or `samples`, `ensemble` and `vi` ask for, and say what it is."""
+    given = {"HMC": config.samples or config.hmc, "ensemble": config.ensemble, "VI": config.vi}
+    if given["HMC"] == NONE:
+        raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
+    paths = {kind: locate(config, kind, path) for kind, path in given.items()}
+    hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
+    ensemble = open_samples(paths["ensemble"]) if paths["ensemble"] else None
+    network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
+    for kind, other in (("ensemble", ensemble.network if ensemble else network), ("VI", network)):
+        if other != hmc.network:
+            raise UserError(
+                f"{paths[kind]} is of the network {other}, but {paths['HMC']} of {hmc.network}: "
+                f"give the path of another run, or --{kind.lower()} none."
+            )
+    for kind, path in paths.items():
+        print(f"{kind:9} {path or 'left out'}")
+    print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
+    return Sources(hmc.network, hmc, ensemble, vi, paths)
+
+
+@dataclass(frozen=True)
+class WeightSpace:
+    """What MNIST_eval.py has fitted; some of the methods may be missing."""
+
+    network: Network
+    gaussians: dict[str, dict[str, GaussianPosterior]]  # by frame, then by method
+    singles: dict[str, Tensor]  # [d]: one sample of HMC, one member of the ensemble, after rebasin
+    alive: Tensor  # [d]: weights that are not behind dead pixels
+
+
+def open_weight_space(directory: Path, device: torch.device) -> WeightSpace:
+    """The weight_space.npz in a run directory of MNIST_eval.py."""
+    path = directory / "weight_space.npz"
+    network = read_network(path)
+    try:
+        with np.load(path) as archive:
+            arrays = {n: torch.from_numpy(archive[n]).to(device) for n in archive.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read the posteriors {path}: {error}.") from None
+    gaussians = {
+        frame: {
+            method: GaussianPosterior(
+                arrays[f"{method}_{frame}_mean"], arrays[f"{method}_{frame}_std"]
+            )
+            for method in METHODS
+            if f"{method}_{frame}_mean" in arrays
+        }
+        for frame in FRAMES
+    }
+    singles = {m: arrays[f"{m}_single"] for m in METHODS if f"{m}_single" in arrays}
+    return WeightSpace(network, gaussians, singles, arrays["alive"])

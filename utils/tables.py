@@ -1,0 +1,123 @@
+"""Results as lines of text, ours beside the paper's."""
+
+from pathlib import Path
+
+from utils.evaluation import COLUMNS
+
+import yaml
+
+PAPER_VALUES = Path(__file__).resolve().parent.parent / "configs" / "paper_values.yaml"
+
+
+def paper_values(table: str) -> dict[str, dict[str, float]]:
+    """What the paper prints in one of its tables: {column: {row: value}}."""
+    return yaml.safe_load(PAPER_VALUES.read_text())[table]
+
+
+def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) -> list[list[str]]:
+    """A line per column of the table: its name, then each score as "ours ± error (paper's)"."""
+    lines = []
+    for name, column in table.items():
+        line = [COLUMNS[name]]
+        for row in rows:
+            cell = "–"
+            if row in column:
+                cell = f"{column[row]:.4f} ± {errors[name][row]:.4f}"
+                published = paper.get(name, {}).get(row)
+                cell += "" if published is None else f" ({published:.4f})"
+            line.append(cell)
+        lines.append(line)
+    return lines
+
+
+def print_table(lines: list[list[str]]) -> None:
+    """Lines of cells, the first with the headings, as columns."""
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def summary_lines(diagnostics: dict) -> list[str]:
+    """The checks and findings of an evaluation, a line each."""
+    return [
+        _dead_pixel_line(diagnostics["dead_pixels"]),
+        *_mixing_lines(diagnostics["mixing"]),
+        *_prior_lines(diagnostics),
+        *_transposition_lines(diagnostics),
+        _low_rank_line(diagnostics),
+        *_reference_lines(diagnostics),
+    ]
+
+
+def _dead_pixel_line(check: dict | None) -> str:
+    if check is None:
+        return "Dead pixels: none in these images, so nothing to check against the prior."
+    verdict = "as the prior has it" if check["passed"] else "NOT the prior's: look at the sampler"
+    return (
+        f"Dead pixels' {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
+        f"{check['standard_error']:.4f}, {verdict}; average σ {check['std']:.4f}, "
+        f"{check['std_expected']:.4f} expected of this chain."
+    )
+
+
+def _mixing_lines(mixing: dict) -> list[str]:
+    return [
+        f"Weights {when} rebasin, {name}: median R-hat {numbers['median_rhat']:.3f}, "
+        f"median ESS {numbers['median_ess']:.0f}"
+        for when, groups in mixing.items()
+        for name, numbers in groups.items()
+    ]
+
+
+def _prior_lines(diagnostics: dict) -> list[str]:
+    lines = []
+    for frame, gaussians in diagnostics["average_std"].items():
+        average = ", ".join(f"{name} {groups['alive']:.3f}" for name, groups in gaussians.items())
+        lines.append(f"Average σ {frame} rebasin, without dead pixels' weights: {average}")
+    for frame, found in diagnostics["at_prior"].items():
+        low, high = found["band"]
+        lines.append(
+            f"HMC {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have the "
+            f"prior's σ ({low:.3f} to {high:.3f}; of draws from the prior 95 % have)"
+        )
+    return lines
+
+
+def _transposition_lines(diagnostics: dict) -> list[str]:
+    chain = diagnostics["transpositions"]["along_chain"][1:]
+    null = diagnostics["prior_networks"]
+    return [
+        f"NoT of HMC samples to the first: {sum(chain) / len(chain):.1f} on average; of networks "
+        f"from the prior: {null['average_transpositions']:.1f}; of random permutations: "
+        f"{diagnostics['transpositions']['random']:.1f}",
+    ]
+
+
+def _low_rank_line(diagnostics: dict) -> str:
+    kept = diagnostics["low_rank"]
+    return (
+        f"The low-rank Gaussian has rank {kept['rank']} and "
+        f"{100 * kept['variance_kept']:.1f} % of the samples' variance"
+    )
+
+
+def _reference_lines(diagnostics: dict) -> list[str]:
+    rows = diagnostics["references"] | {"prior networks": diagnostics["prior_networks"]}
+    lines = [
+        f"q_r of {diagnostics['study_samples']} samples, "
+        f"matched on {diagnostics['study_images']} images, by reference:"
+    ]
+    for name, row in rows.items():
+        line = (
+            f"  {name}: agreement {row['agreement']:.4f}, TV {row['total_variation']:.4f}, "
+            f"accuracy {row['sample_accuracy']:.4f}, of μ {row['mean_accuracy']:.4f}, "
+            f"average σ {row['average_std']:.4f}; "
+            f"correlation of μ with the reference {row['mean_with_reference']:.3f}"
+        )
+        if "mean_with_first" in row:
+            line += (
+                f", of μ and σ with the first row's {row['mean_with_first']:.3f} and "
+                f"{row['std_with_first']:.3f}"
+            )
+        lines.append(line)
+    return lines
