@@ -37,6 +37,8 @@ STEPS = (
     Step("MNIST_net_matching", "net_matching", AS_IN_THE_PAPER),
     Step("MNIST_number_of_transpositions", "transpositions", AS_IN_THE_PAPER),
     Step("MNIST_HMC", "HMC", {"quick": "quick", "laptop": "laptop", "paper": "test3.2"}),
+    Step("MNIST_eval", "eval", {"quick": "quick", "laptop": "laptop", "paper": "paper"}),
+    Step("MNIST_eval_pruning", "eval_pruning", AS_IN_THE_PAPER),
 )
 
 # Row of the final table: run kind, entry of its summary.json, column and row of Table 1.

@@ -59,7 +59,7 @@ def test_a_gaussian_predicts_as_its_draws_do():
     column = draw_column(NETWORK, posterior, inputs, 9, 4, random(2))
     expected = mean_probabilities(NETWORK, posterior.draw(9, random(2)), inputs)
     torch.testing.assert_close(column.average(), expected, atol=1e-6, rtol=1e-5)
-    at_mean = logits(NETWORK, posterior.mean, inputs).softmax(-1)
+    at_mean = logits(NETWORK, posterior.mean, inputs).double().softmax(-1)
     torch.testing.assert_close(column.mean_network, at_mean)
 
 

@@ -1,4 +1,4 @@
-"""The project's modules. Imported before torch, for the one setting that torch reads as it loads."""
+"""The project's modules. Imported before torch, for a setting that torch reads as it loads."""
 
 import os
 
