@@ -2,11 +2,11 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from utils.config import Config, UserError
 from utils.mlp import Network
-from utils.runs import find_run
+from utils.runs import find_run, save_json
 from utils.sources import locate, open_samples
 
 import numpy as np
@@ -38,7 +38,7 @@ def make_samples(directory, count: int, num_chains: int = 1):
     directory.mkdir(exist_ok=True)
     samples = np.arange(count)[:, None] * np.ones(NETWORK.num_weights, np.float32)
     np.save(directory / "samples.npy", samples)
-    NETWORK.save(directory / "network.json")
+    save_json(directory / "network.json", asdict(NETWORK))
     layout = {"num_chains": num_chains, "samples_per_chain": count // num_chains}
     (directory / "chains.json").write_text(json.dumps(layout))
     return directory
