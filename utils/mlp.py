@@ -7,6 +7,7 @@ ends of chains, samples of posteriors: everything elsewhere in the project is su
 
 import json
 import math
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +59,16 @@ class Network:
 
     @classmethod
     def load(cls, path: Path) -> "Network":
-        content = json.loads(Path(path).read_text())
-        return cls(tuple(content["sizes"]), content["activation"])
+        """From a network.json, which a user may have written."""
+        try:
+            content = json.loads(Path(path).read_text())
+            sizes = tuple(operator.index(size) for size in content["sizes"])
+            return cls(sizes, str(content["activation"]))
+        except (ValueError, KeyError, TypeError):
+            example = '{"sizes": [784, 512, 10], "activation": "relu"}'
+            raise UserError(
+                f"{path} does not describe a network; it should look like this: {example}"
+            ) from None
 
 
 def network_for(config, data) -> Network:

@@ -1,4 +1,4 @@
-"""Weights that earlier runs, or users themselves, have left: where they are, and reading them."""
+"""What earlier runs, or users, have left: weights, and users' inputs with their labels."""
 
 import json
 from dataclasses import dataclass
@@ -117,6 +117,58 @@ def _check_dataset(directory: Path, dataset: str) -> None:
     there = yaml.safe_load(recorded.read_text())["dataset"] if recorded.exists() else dataset
     if there != dataset:
         raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
+
+
+# ---- users' own inputs
+
+
+def read_inputs(path: Path, network: Network) -> Tensor:
+    """Inputs [N, in] of a network, from an array [N, …] with as many numbers for each."""
+    array = _read_numbers(path, kinds="fiub")
+    if array.ndim < 2 or not len(array) or array[0].size != network.sizes[0]:
+        raise UserError(
+            f"{path} has the shape {list(array.shape)}, but these networks need inputs "
+            f"[N, {network.sizes[0]}]."
+        )
+    if network.sizes[-1] == 1:
+        raise UserError(
+            "These networks have a single output, and what is predicted here are probabilities of "
+            "classes, by softmax: leave the inputs out, and the networks are rebased by weight."
+        )
+    inputs = torch.from_numpy(array.astype(np.float32)).flatten(1)
+    strange = int((~inputs.isfinite()).any(1).sum())
+    if strange:
+        raise UserError(f"{path} has NaN or infinite numbers in {strange} inputs: leave them out.")
+    return inputs
+
+
+def read_labels(path: Path, count: int, network: Network) -> Tensor:
+    """The class numbers [N] of so many inputs."""
+    array, num_classes = _read_numbers(path, kinds="iu"), network.sizes[-1]
+    if array.shape != (count,):
+        raise UserError(
+            f"{path} has the shape {list(array.shape)}, but {count} inputs have labels [{count}]."
+        )
+    if array.min() < 0 or array.max() >= num_classes:
+        raise UserError(
+            f"{path} has labels from {array.min()} to {array.max()}, but the networks have "
+            f"{num_classes} outputs: classes are numbered from 0 to {num_classes - 1}."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _read_numbers(path: Path, kinds: str) -> np.ndarray:
+    try:
+        array = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"Cannot read the array {path}: {error}.") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+        kind = "whole numbers" if "f" not in kinds else "numbers"
+        raise UserError(f"{path} must be an array of {kind}, written with numpy.save.")
+    return array
+
+
+# ---- the posteriors of an evaluation
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,194 @@
+"""Your own networks: rebased, summed up in one Gaussian, predicted with, and pruned.
+
+    python examples/own_networks.py --networks a.pt b.pt c.pt --inputs x.npy --labels y.npy
+    python examples/own_networks.py --samples mine/samples.npy --out_dir compact
+
+Networks are state_dicts of torch.nn classifiers of one architecture: linear layers with ReLU (or
+Tanh: --activation tanh) between them, under any names. Samples are those of any sampler: [K, d],
+with network.json beside them. All are rebased to the first: by activation if there are inputs
+[N, in], prepared as in training, and otherwise by weight.
+
+Leaves in --out_dir, which must be new or empty:
+
+    compact.npz       q_r, the Gaussian over rebased weights: mean, std; and the permutations
+    pruned.pt         its mean network with only the --kept % of weights whose σ is lowest: a
+                      state_dict with the first network's names (of samples: an nn.Sequential's)
+    predictions.npy   [N, classes]: what q_r predicts on the inputs
+    summary.json      NoT of each network, and accuracies if there are labels
+    samples.npy       the networks as weight vectors, as MNIST_eval.py --samples takes them
+    network.json      layer sizes and activation
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# So that `utils` is found from here, with nothing installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from utils.compact import Compact, no_moments
+from utils.config import UserError
+from utils.matching import make_matcher, rebase_all
+from utils.metrics import accuracy
+from utils.mlp import Network
+from utils.permutation import expected_transpositions, hidden_sizes, layer_transpositions
+from utils.predict import mean_probabilities
+from utils.pruning import by_std, prune
+from utils.runs import as_numpy, progress_bar, save_json
+from utils.seeding import generator
+from utils.sources import open_samples, read_inputs, read_labels
+from utils.state_dicts import Layout, read_networks, sequential_layout
+from utils.tables import print_table
+from utils.vi import GaussianPosterior
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
+SHOWN = 20  # networks whose NoT is printed; summary.json has all
+
+
+class Fitted(NamedTuple):
+    direct: GaussianPosterior  # q_d
+    compact: Compact  # q_r, and what it was fitted to
+
+
+def main(options: argparse.Namespace) -> None:
+    layout, samples = open_networks(options)
+    network = layout.network
+    inputs = read_inputs(options.inputs, network) if options.inputs else None
+    labels = read_labels(options.labels, len(inputs), network) if options.labels else None
+    fitted = rebase_and_fit(network, samples, inputs)
+    rebased = fitted.compact.posterior
+    pruned = prune(rebased.mean, by_std(rebased.std), options.kept / 100)
+    summary = {"zeros": (pruned == 0).double().mean().item(), **count_moves(network, fitted)}
+    arrays = {} if options.samples else {"samples": samples}
+    if inputs is not None:
+        arrays["predictions"] = mean_probabilities(network, draws(rebased), inputs)
+    if labels is not None:
+        networks = {"average": samples, "q_d": draws(fitted.direct), "q_r": draws(rebased)}
+        networks |= {"mu_r": [rebased.mean], "pruned": [pruned]}
+        summary["accuracy"] = score(network, samples, networks, inputs, labels)
+    save(options.out_dir, layout, fitted, pruned, arrays, summary)
+    report(options, network, summary)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--networks", nargs="+", type=Path, metavar="PT", help="state_dicts")
+    given.add_argument("--samples", type=Path, metavar="NPY", help="[K, d], beside network.json")
+    parser.add_argument("--activation", help="of --networks: relu or tanh (default: relu)")
+    parser.add_argument("--inputs", type=Path, metavar="NPY", help="[N, in], as in training")
+    parser.add_argument("--labels", type=Path, metavar="NPY", help="[N]: their class numbers")
+    parser.add_argument("--kept", type=float, default=20, help="%% of weights kept (default: 20)")
+    parser.add_argument("--out_dir", type=Path, default="own", help="new or empty (default: own)")
+    options = parser.parse_args()
+    if options.samples and options.activation:
+        raise UserError("--activation is for --networks: that of samples is in network.json.")
+    if options.labels and not options.inputs:
+        raise UserError("--labels are those of the inputs: give --inputs, too.")
+    if not 0 < options.kept <= 100:
+        raise UserError(f"--kept is a percentage above 0 and up to 100, not {options.kept:g}.")
+    options.out_dir.mkdir(parents=True, exist_ok=True)
+    if any(options.out_dir.iterdir()):
+        raise UserError(f"{options.out_dir} is not empty: give another --out_dir, or empty it.")
+    return options
+
+
+def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]]:
+    """How to give a network back, and the weights [d] of each."""
+    if options.samples:
+        samples = open_samples(options.samples)
+        layout = sequential_layout(samples.network)
+    else:
+        layout, stack = read_networks(options.networks, options.activation or "relu")
+        samples = stack.float()
+    if len(samples) < 2:
+        raise UserError("A Gaussian needs two networks or more: give others to --networks.")
+    if not hidden_sizes(layout.network):
+        raise UserError("These networks have no hidden layer, so there is nothing to permute.")
+    return layout, samples
+
+
+def rebase_and_fit(network: Network, samples: Sequence[Tensor], inputs: Tensor | None) -> Fitted:
+    """Gaussians of the networks as they are, and rebased to the first."""
+    reference, permutations = samples[0], []
+    method = "weight" if inputs is None else "activation"
+    matcher = make_matcher(method, network, reference, inputs)
+    direct = rebased = no_moments(reference)
+    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
+        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
+            direct, rebased = direct.add(weights), rebased.add(moved.weights)
+            permutations.append(moved.matching.permutation)
+            bar.update()
+    return Fitted(direct.gaussian(), Compact(rebased.gaussian(), permutations, reference))
+
+
+def draws(posterior: GaussianPosterior) -> Iterable[Tensor]:
+    return posterior.draw(NUM_DRAWS, generator(0, "draws"))
+
+
+def count_moves(network: Network, fitted: Fitted) -> dict:
+    """NoT of each network's hidden layers, and the mean NoT of random permutations."""
+    return {
+        "transpositions": [layer_transpositions(p) for p in fitted.compact.permutations],
+        "random": [expected_transpositions(size) for size in hidden_sizes(network)],
+    }
+
+
+def score(
+    network: Network,
+    samples: Sequence[Tensor],
+    networks: dict[str, Iterable[Tensor]],
+    inputs: Tensor,
+    labels: Tensor,
+) -> dict:
+    """Accuracy of each network alone, and of what several of them predict on average."""
+    scores = {
+        name: accuracy(mean_probabilities(network, several, inputs), labels)
+        for name, several in networks.items()
+    }
+    alone = [accuracy(mean_probabilities(network, [w], inputs), labels) for w in samples]
+    return {"networks": alone, **scores}
+
+
+def save(
+    out_dir: Path, layout: Layout, fitted: Fitted, pruned: Tensor, arrays: dict, summary: dict
+) -> None:
+    fitted.compact.save(out_dir / "compact.npz")
+    torch.save(layout.state_dict(pruned), out_dir / "pruned.pt")
+    for name, array in arrays.items():
+        np.save(out_dir / f"{name}.npy", as_numpy(array))
+    save_json(out_dir / "network.json", dataclasses.asdict(layout.network))
+    save_json(out_dir / "summary.json", summary)
+
+
+def report(options: argparse.Namespace, network: Network, summary: dict) -> None:
+    moves = summary["transpositions"]
+    names = options.networks or [f"sample {number}" for number in range(len(moves))]
+    layers = [f"hidden layer {number}" for number in range(1, len(network.shapes))]
+    rows = [[str(name), *map(str, move)] for name, move in zip(names, moves, strict=True)][:SHOWN]
+    rows.append(["random, on average", *(f"{expected:.1f}" for expected in summary["random"])])
+    print_table([["NoT", *layers], *rows])
+    print()
+    for name, share in summary.get("accuracy", {}).items():
+        shares = share if isinstance(share, list) else [share]
+        each = ", ".join(f"{100 * value:.2f} %" for value in shares[:SHOWN])
+        print(f"accuracy of {name:9} {each}")
+    print(f"pruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero.")
+    print(f"Saved in {options.out_dir}")
+
+
+if __name__ == "__main__":
+    try:
+        main(read_options())
+    except (UserError, OSError) as error:
+        print(f"own_networks: {error}", file=sys.stderr)
+        sys.exit(2)

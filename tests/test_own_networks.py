@@ -1,0 +1,345 @@
+"""examples/own_networks.py as a user runs it, on networks made with torch.nn alone."""
+
+import copy
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+
+from tests.conftest import REPOSITORY, TOY_EVALUATION, Ended
+from tests.test_state_dicts import sequential
+from utils.mlp import Network
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+SCRIPT = REPOSITORY / "examples" / "own_networks.py"
+README = (REPOSITORY / "README.md").read_text()
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, capfd):
+    """Run the example in an empty directory, as `python examples/own_networks.py` does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+
+    def run(*arguments) -> Ended:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+        capfd.readouterr()
+        returncode = 0
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as ended:
+            returncode = ended.code or 0
+        return Ended(returncode, *capfd.readouterr())
+
+    return run
+
+
+class Named(nn.Module):
+    """Layers under names of the user's own, with Tanh between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = sequential(6, 9, 8, activation=nn.Tanh)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.body(inputs)))
+
+
+def linear_layers(net) -> list[nn.Linear]:
+    return [module for module in net.modules() if isinstance(module, nn.Linear)]
+
+
+def permuted(net, orders) -> nn.Module:
+    """A copy of the network whose hidden units stand in other orders, moved with torch alone."""
+    moved = copy.deepcopy(net)
+    layers = linear_layers(moved)
+    for order, layer, following in zip(orders, layers[:-1], layers[1:], strict=True):
+        layer.weight.data, layer.bias.data = layer.weight.data[order], layer.bias.data[order]
+        following.weight.data = following.weight.data[:, order]
+    return moved
+
+
+def shift(size: int) -> torch.Tensor:
+    """One cycle through all units, so NoT is size − 1."""
+    return torch.arange(size).roll(1)
+
+
+def swap(size: int) -> torch.Tensor:
+    """The first two units swapped: NoT is 1."""
+    return torch.tensor([1, 0, *range(2, size)])
+
+
+def flat(net) -> torch.Tensor:
+    return torch.cat([p.detach().float().flatten() for p in net.parameters()])
+
+
+def write_inputs(net, count: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+    """x.npy and y.npy: the network's own classes, but for every fifth label."""
+    inputs = torch.randn(count, linear_layers(net)[0].in_features)
+    labels = net(inputs).argmax(-1)
+    labels[::5] = (labels[::5] + 1) % linear_layers(net)[-1].out_features
+    np.save("x.npy", inputs.numpy())
+    np.save("y.npy", labels.numpy())
+    return inputs, labels
+
+
+def accuracy_of(net, inputs, labels) -> float:
+    return (net(inputs).argmax(-1) == labels).double().mean().item()
+
+
+def read(path) -> dict:
+    return json.loads(path.read_text())
+
+
+def columns(text: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+CASES = {
+    "one hidden layer": (lambda: sequential(6, 9, 3), "relu"),
+    "two hidden layers, own names": (Named, "tanh"),
+}
+
+
+@pytest.mark.parametrize("by", ["activation", "weight"])
+@pytest.mark.parametrize("case", CASES)
+def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
+    """σ is 0, μ_r is the network, and NoT is that of the permutations that were planted."""
+    make, activation = CASES[case]
+    torch.manual_seed(0)
+    net = make()
+    sizes = [layer.out_features for layer in linear_layers(net)[:-1]]
+    nets = [net, permuted(net, map(shift, sizes)), permuted(net, map(swap, sizes))]
+    for name, network in zip("abc", nets, strict=True):
+        torch.save(network.state_dict(), f"{name}.pt")
+    inputs, labels = write_inputs(net)
+    given = ("--inputs", "x.npy", "--labels", "y.npy") if by == "activation" else ()
+    ended = own(
+        "--networks", "a.pt", "b.pt", "c.pt", *given, "--activation", activation, "--kept", 30
+    )
+    assert ended.returncode == 0, ended.stderr
+    compact, out = np.load(tmp_path / "own" / "compact.npz"), tmp_path / "own"
+    assert not compact["std"].any()
+    assert torch.equal(torch.from_numpy(compact["mean"]), flat(net))
+    assert compact["permutations"].shape == (3, sum(sizes))
+    summary = read(out / "summary.json")
+    assert summary["transpositions"] == [[0] * len(sizes), [s - 1 for s in sizes], [1] * len(sizes)]
+    table = columns(ended.stdout)
+    assert table[0] == ["NoT", *(f"hidden layer {n + 1}" for n in range(len(sizes)))]
+    assert table[2] == ["b.pt", *(str(size - 1) for size in sizes)]
+    random = [size - sum(1 / k for k in range(1, size + 1)) for size in sizes]
+    assert table[4] == ["random, on average", *(f"{expected:.1f}" for expected in random)]
+    samples = torch.from_numpy(np.load(out / "samples.npy"))
+    assert torch.equal(samples, torch.stack([flat(network) for network in nets]))
+    sizes_there = [linear_layers(net)[0].in_features, *sizes, 3]
+    assert read(out / "network.json") == {"sizes": sizes_there, "activation": activation}
+
+    pruned = make()
+    pruned.load_state_dict(torch.load(out / "pruned.pt", weights_only=True))
+    kept = round(0.3 * len(flat(net)))
+    assert int((flat(pruned) != 0).sum()) == kept
+    assert f"{100 * (1 - kept / len(flat(net))):.2f} % of the weights are zero" in ended.stdout
+    if not given:
+        assert "accuracy" not in summary
+        assert not (out / "predictions.npy").exists()
+        return
+    predictions = torch.from_numpy(np.load(out / "predictions.npy"))
+    torch.testing.assert_close(predictions.float(), net(inputs).softmax(-1))
+    scores = summary["accuracy"]
+    assert scores["networks"] == [0.8] * 3
+    assert scores["average"] == scores["q_r"] == scores["mu_r"] == 0.8
+    assert scores["q_d"] < 0.8
+    assert scores["pruned"] == accuracy_of(pruned, inputs, labels)
+
+
+def test_what_the_networks_agree_on_is_kept(own, tmp_path):
+    """Where noise was put on 60 % of the weights, these are what pruning to 40 % takes away."""
+    torch.manual_seed(0)
+    net = sequential(6, 9, 3)
+    noisy = torch.rand(len(flat(net))).argsort() < round(0.6 * len(flat(net)))
+    for name, orders in (("a", [torch.arange(9)]), ("b", [shift(9)]), ("c", [swap(9)])):
+        other = copy.deepcopy(net)
+        noise = 1e-3 * noisy * torch.randn(len(noisy))
+        nn.utils.vector_to_parameters(flat(net) + noise, other.parameters())
+        torch.save(permuted(other, orders).state_dict(), f"{name}.pt")
+    inputs, labels = write_inputs(net)
+    ended = own(
+        "--networks", "a.pt", "b.pt", "c.pt", "--inputs", "x.npy", "--labels", "y.npy",
+        "--kept", 40, "--out_dir", "deep/mine",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    pruned = sequential(6, 9, 3)
+    pruned.load_state_dict(torch.load(tmp_path / "deep/mine/pruned.pt", weights_only=True))
+    assert torch.equal(flat(pruned) == 0, noisy)
+    assert torch.equal(flat(pruned)[~noisy], flat(net)[~noisy])
+    scores = read(tmp_path / "deep/mine/summary.json")["accuracy"]
+    assert scores["pruned"] == accuracy_of(pruned, inputs, labels)
+    assert scores["mu_r"] > 0.75  # as the networks themselves
+    shown = f"accuracy of {'pruned':9} {100 * scores['pruned']:.2f} %"
+    assert shown in ended.stdout
+
+
+def test_samples_of_another_sampler(own, tmp_path):
+    """[K, d] in any precision; the pruned network fits an nn.Sequential."""
+    torch.manual_seed(0)
+    net = sequential(6, 9, 8, 3, activation=nn.Tanh)
+    copies = [permuted(net, [torch.randperm(9), torch.randperm(8)]) for _ in range(30)]
+    (tmp_path / "mine").mkdir()
+    np.save("mine/samples.npy", torch.stack([flat(c) for c in copies]).double().numpy())
+    (tmp_path / "mine/network.json").write_text('{"sizes": [6, 9, 8, 3], "activation": "tanh"}')
+    inputs, _ = write_inputs(net)
+    np.save("x.npy", inputs.reshape(-1, 2, 3).double().numpy())  # as pictures
+    ended = own("--samples", "mine/samples.npy", "--inputs", "x.npy", "--kept", 100)
+    assert ended.returncode == 0, ended.stderr
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {
+        "compact.npz", "pruned.pt", "predictions.npy", "summary.json", "network.json",
+    }  # fmt: skip
+    whole = sequential(6, 9, 8, 3, activation=nn.Tanh)
+    whole.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
+    torch.testing.assert_close(whole(inputs), net(inputs))
+    predictions = torch.from_numpy(np.load("own/predictions.npy")).float()
+    torch.testing.assert_close(predictions, net(inputs).softmax(-1))
+    lines = ended.stdout.splitlines()
+    assert sum(line.startswith("sample ") for line in lines) == 20  # not all 30
+    assert len(read(tmp_path / "own/summary.json")["transpositions"]) == 30
+
+
+# ---- mistakes
+
+
+MISTAKES = {
+    "one network": (["--networks", "a.pt"], "A Gaussian needs two networks or more"),
+    "no hidden layer": (["--networks", "flat.pt", "flat.pt"], "no hidden layer"),
+    "other sizes": (["--networks", "a.pt", "wide.pt"], "wide.pt: This is a network 6-7-3, not 6-5"),
+    "no file": (["--networks", "a.pt", "no.pt"], "Cannot read no.pt: No such file"),
+    "activation": (["--networks", "a.pt", "a.pt", "--activation", "gelu"], "there are: relu, tanh"),
+    "activation of samples": (
+        ["--samples", "s/samples.npy", "--activation", "tanh"], "is in network.json",
+    ),
+    "labels alone": (["--networks", "a.pt", "a.pt", "--labels", "y.npy"], "give --inputs, too"),
+    "kept": (["--networks", "a.pt", "a.pt", "--kept", "0"], "a percentage above 0 and up to 100"),
+    "out_dir": (["--networks", "a.pt", "a.pt", "--out_dir", "s"], "s is not empty: give another"),
+    "no samples": (["--samples", "no.npy"], "network.json is missing"),
+    "samples of another network": (["--samples", "s/samples.npy"], r"has the shape \[3, 4\]"),
+    "network.json": (["--samples", "t/samples.npy"], r'it should look like this: {"sizes": \[784'),
+    "inputs": (["--inputs", "wide.npy"], r"wide.npy has the shape \[2, 7\].*inputs \[N, 6\]"),
+    "inputs are no array": (["--inputs", "a.pt"], "a.pt"),
+    "inputs are texts": (["--inputs", "texts.npy"], "must be an array of numbers, written with"),
+    "inputs are missing": (["--inputs", "no.npy"], "Cannot read the array no.npy"),
+    "inputs not finite": (["--inputs", "nan.npy"], "NaN or infinite numbers in 1 inputs"),
+    "labels of others": (["--inputs", "x.npy", "--labels", "long.npy"], r"2 inputs have labels"),
+    "labels too high": (["--inputs", "x.npy", "--labels", "high.npy"], "from 0 to 3, but the net"),
+    "labels as numbers": (["--inputs", "x.npy", "--labels", "half.npy"], "array of whole numbers"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def mistaken(own, tmp_path):
+    """Files to make mistakes with."""
+    for name, net in (
+        ("a", sequential(6, 5, 3)),
+        ("wide", sequential(6, 7, 3)),
+        ("flat", sequential(6, 3)),
+    ):
+        torch.save(net.state_dict(), f"{name}.pt")
+    for folder, network in (("s", '{"sizes": [6, 5, 3], "activation": "relu"}'), ("t", "{}")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "network.json").write_text(network)
+        np.save(tmp_path / folder / "samples.npy", np.zeros((3, 4)))
+    arrays = {
+        "x": np.zeros((2, 6)), "wide": np.zeros((2, 7)), "nan": np.full((1, 6), np.nan),
+        "y": [0, 1], "long": [0, 1, 2], "high": [0, 3], "half": [0.0, 0.5], "texts": ["a"],
+    }  # fmt: skip
+    for name, values in arrays.items():
+        np.save(f"{name}.npy", values)
+    return own
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_end_with_a_sentence(name, mistaken, tmp_path):
+    arguments, sentence = MISTAKES[name]
+    if arguments[0] == "--inputs":
+        arguments = ["--networks", "a.pt", "a.pt", *arguments]
+    ended = mistaken(*arguments)
+    assert ended.returncode == 2
+    assert re.search(sentence, ended.stderr)
+    assert ended.stderr.startswith("own_networks: ")
+    assert len(ended.stderr.splitlines()) == 1
+    made = tmp_path / "own"
+    assert not made.exists() or not any(made.iterdir())  # so that the next try is not refused
+
+
+def test_a_network_with_a_single_output_has_no_classes(own):
+    torch.save(sequential(6, 5, 1).state_dict(), "a.pt")
+    np.save("x.npy", np.zeros((2, 6)))
+    ended = own("--networks", "a.pt", "a.pt", "--inputs", "x.npy")
+    assert ended.returncode == 2
+    assert "leave the inputs out" in ended.stderr
+    assert own("--networks", "a.pt", "a.pt").returncode == 0
+
+
+# ---- README, word for word
+
+
+def readme_section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def commands(section: str) -> list[list[str]]:
+    lines = [line.split("  #")[0] for line in section.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("python ")]
+
+
+def write_readme_files(tmp_path) -> list[nn.Sequential]:
+    """What README's commands name: networks for MNIST, and samples of them in mine/."""
+    torch.manual_seed(0)
+    nets = [sequential(784, 4, 10) for _ in range(3)]
+    for name, net in zip("abc", nets, strict=True):
+        torch.save(net.state_dict(), tmp_path / f"{name}.pt")
+    np.save(tmp_path / "x.npy", torch.rand(20, 784).numpy())
+    np.save(tmp_path / "y.npy", torch.randint(10, (20,)).numpy())
+    (tmp_path / "samples").mkdir()
+    np.save(tmp_path / "samples/samples.npy", torch.stack([flat(net) for net in nets]).numpy())
+    said = re.search(r'`({"sizes".*?})`', readme_section("Your own networks"))[1]
+    (tmp_path / "samples/network.json").write_text(said.replace("512", "4"))
+    return nets
+
+
+def test_readmes_commands_run(own, script, tmp_path, data_dir):
+    """The example from the repository's folder in a process of its own; the rest in this one."""
+    write_readme_files(tmp_path)
+    networks, samples, evaluation = commands(readme_section("Your own networks"))
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    done = subprocess.run(
+        [sys.executable, *networks], cwd=tmp_path, text=True, capture_output=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert own(*samples[1:]).returncode == 0
+    assert evaluation[0] == "MNIST_eval.py"
+    ended = script("MNIST_eval", *evaluation[1:], "--config_name", "quick", *TOY_EVALUATION)
+    assert ended.returncode == 0, ended.stderr
+    table = read(tmp_path / "default/eval-MNIST-quick/table1.json")
+    assert "hmc_rebased" in table
+
+
+def test_readmes_lines_of_python_run():
+    code = re.search(r"```python\n(.*?)```", readme_section("Your own networks"), re.DOTALL)[1]
+    torch.manual_seed(0)
+    net = sequential(6, 9, 3)
+    nets = [net, permuted(net, [shift(9)]), permuted(net, [swap(9)])]
+    before, there = flat(net), {"nets": nets, "inputs": torch.randn(50, 6)}
+    exec(code, there)
+    assert there["network"] == Network((6, 9, 3))
+    assert not there["q_r"].std.any()
+    assert torch.equal(there["q_r"].mean, before)
+    kept = flat(net) != 0  # the code has loaded the pruned network
+    assert int(kept.sum()) == round(0.2 * len(before))
+    assert torch.equal(flat(net)[kept], before[kept])
