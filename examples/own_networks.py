@@ -11,12 +11,16 @@ with network.json beside them. All are rebased to the first: by activation if th
 Leaves in --out_dir, which must be new or empty:
 
     compact.npz       q_r, the Gaussian over rebased weights: mean, std; and the permutations
-    pruned.pt         its mean network with only the --kept % of weights whose σ is lowest: a
+    pruned.pt         its mean network with --kept % of the weights, those of lowest σ first: a
                       state_dict with the first network's names (of samples: an nn.Sequential's)
     predictions.npy   [N, classes]: what q_r predicts on the inputs
-    summary.json      NoT of each network, and accuracies if there are labels
+    summary.json      NoT of each network; with labels, accuracies, and those of other prunings
     samples.npy       the networks as weight vectors, as MNIST_eval.py --samples takes them
     network.json      layer sizes and activation
+
+A low σ means a certain weight if the networks are samples of a posterior. In networks that were
+merely trained, weights that training hardly moves also have a low σ, and would be kept: prune
+these with --prune_by signal_to_noise, the largest |μ|/σ first.
 """
 
 import argparse
@@ -24,7 +28,6 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 # So that `utils` is found from here, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -36,7 +39,7 @@ from utils.metrics import accuracy
 from utils.mlp import Network
 from utils.permutation import expected_transpositions, hidden_sizes, layer_transpositions
 from utils.predict import mean_probabilities
-from utils.pruning import by_std, prune
+from utils.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
 from utils.runs import as_numpy, progress_bar, save_json
 from utils.seeding import generator
 from utils.sources import open_samples, read_inputs, read_labels
@@ -48,13 +51,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+CRITERIA = ("std", "signal_to_noise", "abs_mean")  # of those in utils/pruning.py
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
 SHOWN = 20  # networks whose NoT is printed; summary.json has all
-
-
-class Fitted(NamedTuple):
-    direct: GaussianPosterior  # q_d
-    compact: Compact  # q_r, and what it was fitted to
 
 
 def main(options: argparse.Namespace) -> None:
@@ -62,19 +61,24 @@ def main(options: argparse.Namespace) -> None:
     network = layout.network
     inputs = read_inputs(options.inputs, network) if options.inputs else None
     labels = read_labels(options.labels, len(inputs), network) if options.labels else None
-    fitted = rebase_and_fit(network, samples, inputs)
-    rebased = fitted.compact.posterior
-    pruned = prune(rebased.mean, by_std(rebased.std), options.kept / 100)
-    summary = {"zeros": (pruned == 0).double().mean().item(), **count_moves(network, fitted)}
+    q_d, compact = rebase_and_fit(network, samples, inputs)
+    q_r = compact.posterior
+    ranked = orders(q_r, generator(0, "random_order"))
+    pruned = prune(q_r.mean, ranked[options.prune_by], options.kept / 100)
+    summary = describe(network, compact, pruned)
     arrays = {} if options.samples else {"samples": samples}
     if inputs is not None:
-        arrays["predictions"] = mean_probabilities(network, draws(rebased), inputs)
+        arrays["predictions"] = mean_probabilities(network, draws(q_r), inputs)
     if labels is not None:
-        networks = {"average": samples, "q_d": draws(fitted.direct), "q_r": draws(rebased)}
-        networks |= {"mu_r": [rebased.mean], "pruned": [pruned]}
-        summary["accuracy"] = score(network, samples, networks, inputs, labels)
-    save(options.out_dir, layout, fitted, pruned, arrays, summary)
-    report(options, network, summary)
+        averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r)}
+        averaged |= {"mu_r": [q_r.mean], "pruned": [pruned]}
+        summary["accuracy"] = score(network, samples, averaged, inputs, labels)
+        summary["pruning"] = {"kept_percent": KEPT_PERCENT} | {
+            name: accuracy_curve(network, q_r.mean, order, inputs, labels)
+            for name, order in ranked.items()
+        }
+    save(options.out_dir, layout, compact, pruned, arrays, summary)
+    report(options, summary)
 
 
 def read_options() -> argparse.Namespace:
@@ -87,6 +91,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--activation", help="of --networks: relu or tanh (default: relu)")
     parser.add_argument("--inputs", type=Path, metavar="NPY", help="[N, in], as in training")
     parser.add_argument("--labels", type=Path, metavar="NPY", help="[N]: their class numbers")
+    parser.add_argument("--prune_by", choices=CRITERIA, default="std", help="(default: std)")
     parser.add_argument("--kept", type=float, default=20, help="%% of weights kept (default: 20)")
     parser.add_argument("--out_dir", type=Path, default="own", help="new or empty (default: own)")
     options = parser.parse_args()
@@ -117,52 +122,55 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
     return layout, samples
 
 
-def rebase_and_fit(network: Network, samples: Sequence[Tensor], inputs: Tensor | None) -> Fitted:
-    """Gaussians of the networks as they are, and rebased to the first."""
-    reference, permutations = samples[0], []
+def rebase_and_fit(
+    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
+) -> tuple[GaussianPosterior, Compact]:
+    """q_d of the networks as they are, and q_r of them rebased to the first."""
     method = "weight" if inputs is None else "activation"
-    matcher = make_matcher(method, network, reference, inputs)
-    direct = rebased = no_moments(reference)
+    matcher = make_matcher(method, network, samples[0], inputs)
+    direct = rebased = no_moments(samples[0])
+    permutations = []
     with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
         for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
             direct, rebased = direct.add(weights), rebased.add(moved.weights)
             permutations.append(moved.matching.permutation)
             bar.update()
-    return Fitted(direct.gaussian(), Compact(rebased.gaussian(), permutations, reference))
+    return direct.gaussian(), Compact(rebased.gaussian(), permutations, samples[0])
 
 
 def draws(posterior: GaussianPosterior) -> Iterable[Tensor]:
     return posterior.draw(NUM_DRAWS, generator(0, "draws"))
 
 
-def count_moves(network: Network, fitted: Fitted) -> dict:
-    """NoT of each network's hidden layers, and the mean NoT of random permutations."""
+def describe(network: Network, compact: Compact, pruned: Tensor) -> dict:
+    """NoT of each network's hidden layers beside random ones', and how sparse the pruned one is."""
     return {
-        "transpositions": [layer_transpositions(p) for p in fitted.compact.permutations],
+        "transpositions": [layer_transpositions(p) for p in compact.permutations],
         "random": [expected_transpositions(size) for size in hidden_sizes(network)],
+        "zeros": (pruned == 0).double().mean().item(),
     }
 
 
 def score(
     network: Network,
     samples: Sequence[Tensor],
-    networks: dict[str, Iterable[Tensor]],
+    averaged: dict[str, Iterable[Tensor]],
     inputs: Tensor,
     labels: Tensor,
 ) -> dict:
-    """Accuracy of each network alone, and of what several of them predict on average."""
-    scores = {
-        name: accuracy(mean_probabilities(network, several, inputs), labels)
-        for name, several in networks.items()
-    }
-    alone = [accuracy(mean_probabilities(network, [w], inputs), labels) for w in samples]
-    return {"networks": alone, **scores}
+    """Accuracy of each network, and of what several of them predict on average."""
+
+    def accuracy_of(networks: Iterable[Tensor]) -> float:
+        return accuracy(mean_probabilities(network, networks, inputs), labels)
+
+    alone = [accuracy_of([weights]) for weights in samples]
+    return {"networks": alone} | {name: accuracy_of(several) for name, several in averaged.items()}
 
 
 def save(
-    out_dir: Path, layout: Layout, fitted: Fitted, pruned: Tensor, arrays: dict, summary: dict
+    out_dir: Path, layout: Layout, compact: Compact, pruned: Tensor, arrays: dict, summary: dict
 ) -> None:
-    fitted.compact.save(out_dir / "compact.npz")
+    compact.save(out_dir / "compact.npz")
     torch.save(layout.state_dict(pruned), out_dir / "pruned.pt")
     for name, array in arrays.items():
         np.save(out_dir / f"{name}.npy", as_numpy(array))
@@ -170,19 +178,23 @@ def save(
     save_json(out_dir / "summary.json", summary)
 
 
-def report(options: argparse.Namespace, network: Network, summary: dict) -> None:
-    moves = summary["transpositions"]
+def report(options: argparse.Namespace, summary: dict) -> None:
+    moves, random = summary["transpositions"], [f"{mean:.1f}" for mean in summary["random"]]
     names = options.networks or [f"sample {number}" for number in range(len(moves))]
-    layers = [f"hidden layer {number}" for number in range(1, len(network.shapes))]
-    rows = [[str(name), *map(str, move)] for name, move in zip(names, moves, strict=True)][:SHOWN]
-    rows.append(["random, on average", *(f"{expected:.1f}" for expected in summary["random"])])
-    print_table([["NoT", *layers], *rows])
-    print()
-    for name, share in summary.get("accuracy", {}).items():
-        shares = share if isinstance(share, list) else [share]
-        each = ", ".join(f"{100 * value:.2f} %" for value in shares[:SHOWN])
-        print(f"accuracy of {name:9} {each}")
-    print(f"pruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero.")
+    rows = [[str(name), *map(str, move)] for name, move in zip(names, moves, strict=True)]
+    headings = ["NoT", *(f"hidden layer {number + 1}" for number in range(len(random)))]
+    print_table([headings, *rows[:SHOWN], ["random, on average", *random]])
+    if "accuracy" in summary:
+        print()
+        for name, shares in summary["accuracy"].items():
+            shares = shares if isinstance(shares, list) else [shares]
+            print(f"accuracy of {name:9}", *(f"{100 * share:6.2f} %" for share in shares[:SHOWN]))
+        print()
+        print(f"{'% kept of mu_r':16}", *(f"{percent:6}" for percent in KEPT_PERCENT))
+        for name in CRITERIA:
+            curve = summary["pruning"][name]
+            print(f"{name:16}", *(f"{100 * share:6.2f}" for share in curve))
+    print(f"\npruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero.")
     print(f"Saved in {options.out_dir}")
 
 

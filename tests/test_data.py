@@ -163,6 +163,23 @@ def test_unknown_set_and_too_many_images(toy, tmp_path):
     assert len(load_dataset("MNIST", tmp_path, num_train=7).train_labels) == 7
 
 
+def test_a_set_of_ones_own_needs_no_source(toy, tmp_path, monkeypatch):
+    """An entry in FILES is enough, with its own number of classes; nothing is asked of anybody."""
+    contents, _ = toy
+    md5 = data.FILES["MNIST"].md5
+    monkeypatch.setitem(data.FILES, "Own", Files("", md5, num_classes=26))
+    monkeypatch.setattr(data, "fetchers", download.fetchers)
+    with pytest.raises(UserError) as caught:
+        load_dataset("Own", tmp_path)
+    said = str(caught.value)
+    assert f"{PARTS[3]}: missing" in said
+    assert said.endswith("or point --data_dir to a folder that has them.")
+    put(tmp_path / "Own" / "raw", contents)
+    own = load_dataset("Own", tmp_path)
+    check(own, contents)
+    assert own.num_classes == own.to(torch.device("cpu")).num_classes == 26
+
+
 def test_mnist_is_what_it_is_known_to_be(data_dir):
     mnist = load_dataset("MNIST", data_dir)
     assert mnist.train_images.shape == (60_000, 784)

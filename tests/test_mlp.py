@@ -98,3 +98,20 @@ def test_a_vector_of_another_network_is_refused():
 def test_impossible_networks_are_refused(arguments):
     with pytest.raises(UserError):
         Network(*arguments)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{}", '{"sizes": [4, 3, 2]}', '{"sizes": 4, "activation": "relu"}',
+        '{"sizes": [4, "3", 2], "activation": "relu"}',
+        '{"sizes": [4, 2.5], "activation": "relu"}',
+    ],
+)  # fmt: skip
+def test_a_network_json_that_describes_none_is_refused_with_an_example(tmp_path, content):
+    path = tmp_path / "network.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r'network.json does not .*"sizes": \[784, 512, 10\]'):
+        Network.load(path)
+    path.write_text('{"sizes": [4, 3, 2], "activation": "tanh"}')
+    assert Network.load(path) == Network((4, 3, 2), "tanh")

