@@ -111,4 +111,6 @@ def test_a_browser_shows_it_without_complaint(browser, written, width):
         "p, td, li", "all => Math.min(...all.map(e => parseFloat(getComputedStyle(e).fontSize)))"
     )
     assert smallest >= 11
+    shown = tab.eval_on_selector_all("img", "all => all.map(i => i.width / i.naturalWidth)")
+    assert min(shown) > 0.4  # letters of a figure are 25 pixels high in its file
     tab.close()

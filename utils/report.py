@@ -304,8 +304,9 @@ def _pictures(title: str, results: Results, pictures: Iterable[Picture]) -> str:
             continue
         source = base64.b64encode(data).decode()
         parts.append(
-            f'<figure id={picture.name}><img src="data:image/png;base64,{source}" '
-            f'width={width // 2} height={height // 2} alt="{_text(picture.title)}">'
+            f"<figure id={picture.name}><div class=scroll tabindex=0>"
+            f'<img src="data:image/png;base64,{source}" '
+            f'width={width // 2} height={height // 2} alt="{_text(picture.title)}"></div>'
             f"<figcaption>{_text(picture.caption)}</figcaption>{_command(run)}</figure>"
         )
     if title == PRUNING:
