@@ -352,13 +352,13 @@ def _provenance(device: torch.device) -> dict:
 
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "git_commit": git("rev-parse", "HEAD"),
         "git_uncommitted_changes": None if changes is None else bool(changes),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "host": platform.node(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": compute.processor(),
         "device": str(device),
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
