@@ -147,16 +147,16 @@ def main(config: EvalConfig) -> None:
     setup = set_up(run, data, sources.network)
     announce_work(setup, sources)
     hmc, low_rank = align_hmc(setup, sources)
-    ensemble = align_samples(setup, sources.ensemble, "ensemble") if sources.ensemble else None
+    others = {name: align_samples(setup, s, name) for name, s in sources.others.items()}
     rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
     to_mean = align_to_mean(setup, rebased)
-    fits = blocks_by_column(hmc, to_mean, ensemble)
+    fits = blocks_by_column(hmc, to_mean, others)
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
-    columns = predict_all(setup, hmc, ensemble, posteriors)
+    columns = predict_all(setup, hmc, others, posteriors)
     table, errors = score_all(setup, columns, fits)
-    save_compact(run, hmc, to_mean, ensemble, low_rank)
+    save_compact(run, hmc, to_mean, others, low_rank)
     save_predictions(run, columns, data.test_labels)
-    space = align_methods(setup, hmc, ensemble, posteriors)
+    space = align_methods(setup, hmc, others, posteriors)
     save_weight_space(run, space)
     diagnostics = diagnose(setup, sources, hmc, columns, space.gaussians)
     diagnostics["low_rank"] = describe_rank(low_rank, hmc)
@@ -230,7 +230,7 @@ def align_samples(
 
 
 def blocks_by_column(
-    hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None
+    hmc: Aligned, to_mean: Aligned, others: dict[str, Aligned]
 ) -> dict[str, list[Moments]]:
     """Moments of blocks of samples, of every mean-field Gaussian that is fitted to samples."""
     blocks = {
@@ -238,9 +238,9 @@ def blocks_by_column(
         "hmc_rebased": hmc.rebased_blocks,
         "hmc_mean_reference": to_mean.rebased_blocks,
     }
-    if ensemble:
-        blocks["ensemble_direct"] = ensemble.direct_blocks
-        blocks["ensemble_rebased"] = ensemble.rebased_blocks
+    for name, aligned in others.items():
+        blocks[f"{name}_direct"] = aligned.direct_blocks
+        blocks[f"{name}_rebased"] = aligned.rebased_blocks
     return blocks
 
 
@@ -271,13 +271,12 @@ def align_to_mean(setup: Setup, rebased: RebasedSamples) -> Aligned:
 
 
 def predict_all(
-    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+    setup: Setup, hmc: Aligned, others: dict[str, Aligned], posteriors: dict
 ) -> dict[str, Column]:
     """The columns of the table, in its order."""
     config, data = setup.config, setup.data
-    columns = {"hmc_sample": hmc.column}
-    if ensemble:
-        columns["ensemble_sample"] = ensemble.column
+    sampled = {"hmc": hmc, **others}
+    columns = {f"{name}_sample": aligned.column for name, aligned in sampled.items()}
     for name, posterior in posteriors.items():
         random = generator(config.seed, "draws", name)
         columns[name] = draw_column(
@@ -308,19 +307,19 @@ def score_all(
 
 
 def align_methods(
-    setup: Setup, hmc: Aligned, ensemble: Aligned | None, posteriors: dict
+    setup: Setup, hmc: Aligned, others: dict[str, Aligned], posteriors: dict
 ) -> WeightSpace:
     """Every method's Gaussian before rebasin and after, when all are in the frame of HMC's.
 
-    The ensemble's q_r and VI's q are moved there as a whole, the ensemble's first member with it.
+    The others' q_r and VI's q are moved there as a whole, with the others' first samples.
     """
     matcher = setup.matcher_for(hmc.reference)
     before, after = {"hmc": posteriors["hmc_direct"]}, {"hmc": posteriors["hmc_rebased"]}
     singles = {"hmc": hmc.reference}
-    if ensemble:
-        before["ensemble"] = posteriors["ensemble_direct"]
-        after["ensemble"], singles["ensemble"] = move_together(
-            setup.network, posteriors["ensemble_rebased"], ensemble.reference, matcher
+    for name, aligned in others.items():
+        before[name] = posteriors[f"{name}_direct"]
+        after[name], singles[name] = move_together(
+            setup.network, posteriors[f"{name}_rebased"], aligned.reference, matcher
         )
     if "vi" in posteriors:
         before["vi"] = posteriors["vi"]

@@ -49,12 +49,16 @@ class RebasinRecord:
 
 
 def save_compact(
-    run: Run, hmc: Aligned, to_mean: Aligned, ensemble: Aligned | None, low_rank: LowRankGaussian
+    run: Run,
+    hmc: Aligned,
+    to_mean: Aligned,
+    others: dict[str, Aligned],
+    low_rank: LowRankGaussian,
 ) -> None:
     hmc.compact().save(run.path("compact.npz"))
     to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
-    if ensemble:
-        ensemble.compact().save(run.path("compact_ensemble_rebased.npz"))
+    for name, aligned in others.items():
+        aligned.compact().save(run.path(f"compact_{name}_rebased.npz"))
     run.save_arrays("low_rank.npz", mean=low_rank.mean, factor=low_rank.factor)
 
 

@@ -21,7 +21,9 @@ SCRIPTS = {
     "VI": "MNIST_VI.py",
     "eval": "MNIST_eval.py",
 }
-METHODS = ("hmc", "ensemble", "vi")
+# Methods beside HMC that leave samples: the option that says which run, and the run's kind.
+SAMPLED = {"ensemble": "ensemble"}
+METHODS = ("hmc", *SAMPLED, "vi")
 FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
 
 
@@ -185,25 +187,27 @@ def _read_numbers(path: Path, kinds: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sources:
-    """The posteriors to compare, all of one network; the last two may be left out."""
+    """The posteriors to compare, all of one network; all but HMC may be left out."""
 
     network: Network
     hmc: Samples
-    ensemble: Samples | None
+    others: dict[str, Samples]  # by method, those of SAMPLED
     vi: GaussianPosterior | None
     paths: dict[str, Path | None]
 
 
 def find_sources(config) -> Sources:
-    """What the config's `hmc` or `samples`, `ensemble` and `vi` ask for, and say what it is."""
-    given = {"HMC": config.samples or config.hmc, "ensemble": config.ensemble, "VI": config.vi}
+    """What the config's `hmc` or `samples`, SAMPLED's and `vi` ask for, and say what it is."""
+    sampled = {kind: getattr(config, name) for name, kind in SAMPLED.items()}
+    given = {"HMC": config.samples or config.hmc, **sampled, "VI": config.vi}
     if given["HMC"] == NONE:
         raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
     paths = {kind: locate(config, kind, path) for kind, path in given.items()}
     hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
-    ensemble = open_samples(paths["ensemble"]) if paths["ensemble"] else None
+    others = {name: open_samples(paths[kind]) for name, kind in SAMPLED.items() if paths[kind]}
     network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
-    for kind, other in (("ensemble", ensemble.network if ensemble else network), ("VI", network)):
+    networks = {SAMPLED[name]: samples.network for name, samples in others.items()}
+    for kind, other in (networks | {"VI": network}).items():
         if other != hmc.network:
             raise UserError(
                 f"{paths[kind]} is of the network {other}, but {paths['HMC']} of {hmc.network}: "
@@ -212,7 +216,7 @@ def find_sources(config) -> Sources:
     for kind, path in paths.items():
         print(f"{kind:9} {path or 'left out'}")
     print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
-    return Sources(hmc.network, hmc, ensemble, vi, paths)
+    return Sources(hmc.network, hmc, others, vi, paths)
 
 
 @dataclass(frozen=True)
