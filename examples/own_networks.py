@@ -204,3 +204,5 @@ if __name__ == "__main__":
     except (UserError, OSError) as error:
         print(f"own_networks: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -125,6 +125,7 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
         "--networks", "a.pt", "b.pt", "c.pt", *given, "--activation", activation, "--kept", 30
     )
     assert ended.returncode == 0, ended.stderr
+    assert f"rebasing by {by}" in ended.stderr
     compact, out = np.load(tmp_path / "own" / "compact.npz"), tmp_path / "own"
     assert not compact["std"].any()
     assert torch.equal(torch.from_numpy(compact["mean"]), flat(net))
