@@ -26,6 +26,16 @@ INTRODUCTION = """# Benchmarks
 Written by `make bench`; each table is one run, its ways timed in turn and the fastest of several
 repeats taken. Seconds depend on the machine, the ratios much less.
 """
+PICTURES = """## Pictures
+
+Cost of a leapfrog step against size, after short burn-ins (`hmc.py`):
+
+![Dense steps cost in proportion to images and units; listed ones far less](hmc_sizes.png)
+
+Units put back in place by rebasin, against noise on the weights (`recovery.py`):
+
+![All units are recovered up to a noise that depends on method and depth](recovery.png)
+"""
 
 
 def fastest(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -54,7 +64,9 @@ def record(
     }
     save_json(RESULTS, results)
     print(_table(title, results[title]))
-    text = "\n".join([INTRODUCTION, *(_table(name, table) for name, table in results.items())])
+    text = "\n".join(
+        [INTRODUCTION, *(_table(name, table) for name, table in results.items()), PICTURES]
+    )
     write_atomically(README, lambda file: file.write(text.encode()))
 
 

@@ -444,6 +444,21 @@ def announce(
             f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
             f"free at {directory}: free some, or give another --out_dir."
         )
+    if more_memory > available_memory():
+        print(
+            f"Warning: {more_memory / 1e9:.1f} GB more memory are needed, and "
+            f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
+            "A smaller network, or fewer of them at once, would need less.",
+            file=sys.stderr,
+        )
+
+
+def available_memory() -> float:
+    """Bytes that programs can still have; infinite where the system does not tell."""
+    table = Path("/proc/meminfo")
+    lines = table.read_text().splitlines() if table.exists() else []
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * float(found[0]) if found else math.inf
 
 
 def peak_memory() -> int:
