@@ -55,7 +55,7 @@ from utils.reference_study import Setting, move_together, study_prior, study_ref
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, Sources, WeightSpace, find_sources
-from utils.tables import paper_values, print_table, summary_lines, table_rows
+from utils.tables import paper_values, print_table, summary_lines, table_numbers, table_rows
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
     averages,
@@ -70,6 +70,8 @@ from utils.weight_study import (
 
 import torch
 from torch import Tensor
+
+KIND = "eval"  # of its runs: what their directories begin with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir).to(device)
-    run = open_run(config, "eval", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     setup = set_up(run, data, sources.network)
@@ -404,7 +406,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     paper = paper_values("table1") if run.config.dataset == "MNIST" else {}
     for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
         lines = table_rows(table, errors, paper, rows)
-        run.log_table(name, ["posterior", *rows], lines)
+        run.log_table(name, *table_numbers(table, errors, paper, rows))
         print()
         print_table([["ours ± standard error (paper)", *rows], *lines])
     print()

@@ -73,6 +73,7 @@ TOY_POSTERIORS = {
     "MNIST_HMC": (
         "--num_chains", "2", "--num_samples", "8", "--num_burnin", "3", "--num_steps", "15",
         "--trajectory_length", "none", "--step_size", "0.003", "--anchored_epochs", "1",
+        "--wandb", "offline",
     ),
     "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
     "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),
@@ -90,7 +91,7 @@ def evaluated(tmp_path_factory, data_dir) -> Path:
     out_dir = tmp_path_factory.mktemp("evaluated")
     toy = ("--config_name", "quick", "--hidden_sizes", "10", "--num_train", "300")
     steps = {name: (*toy, *arguments) for name, arguments in TOY_POSTERIORS.items()}
-    steps["MNIST_eval"] = ("--config_name", "quick", *TOY_EVALUATION)
+    steps["MNIST_eval"] = ("--config_name", "quick", "--wandb", "offline", *TOY_EVALUATION)
     for name, arguments in steps.items():
         with pytest.MonkeyPatch.context() as patch:
             command = script_command(out_dir, data_dir, name, *arguments)
