@@ -204,5 +204,7 @@ class ChainRecord:
             "leapfrog_steps": counters["steps"],
             "diagnostics": diagnostics["groups"],
         }
+        function = summary["diagnostics"].get("test_log_likelihood") or {}
+        summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
         self.run.finish(summary)
         return summary
