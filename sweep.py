@@ -1,8 +1,8 @@
 """Run a sweep on this machine: a script at every point of a grid, or at random points.
 
-    python sweep.py configs/sweeps/vi_learning_rate.yaml
-    python sweep.py configs/sweeps/hmc_step_size.yaml --jobs 2
-    python sweep.py configs/sweeps/ensemble_prior.yaml --num_runs 20
+    python sweep.py configs/sweeps/hmc_step_size.yaml
+    python sweep.py configs/sweeps/vi_learning_rate.yaml --jobs 2
+    python sweep.py configs/sweeps/ensemble_prior.yaml --num_runs 8
 
 FILE is a sweep file of wandb's, which serves `wandb sweep FILE` as well. Every point is a run of
 the script in a process and a run directory of its own, named after the point. What is finished is
@@ -32,6 +32,7 @@ from utils.runs import (
     ends_in_a_sentence,
     lock_directory,
     progress_bar,
+    read_mapping,
     run_directory,
     save_figure,
     save_json,
@@ -89,7 +90,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         "--num_runs", type=count, metavar="N",
         help="at most so many runs; a random search needs it, or run_cap in the file",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of a random search (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of a random search (default: 0)")
     for name, text in (
         ("run_batch_name", "batch of the runs (default: the file's name)"),
         ("out_dir", "where run directories are made (default: runs)"),
@@ -103,6 +104,12 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of 0 or more, got {text!r}")
     return int(text)
 
 
@@ -163,7 +170,7 @@ def check_unchanged(point: Point) -> None:
     recorded = point.directory / "config.yaml"
     if not recorded.exists():
         return
-    was = yaml.safe_load(recorded.read_text())
+    was = read_mapping(recorded, yaml.safe_load)
     changed = [f"{k} was {was.get(k)}" for k in changed_fields(point.config, was)]
     if changed:
         raise UserError(
@@ -240,7 +247,7 @@ def metric_of(sweep: Sweep, point: Point) -> float | None:
 
 
 def summary_of(point: Point) -> dict:
-    return json.loads((point.directory / "summary.json").read_text())
+    return read_mapping(point.directory / "summary.json", json.loads)
 
 
 def flat(summary: dict, prefix: str = "") -> dict:
@@ -274,8 +281,8 @@ def save_results(sweep: Sweep, points: list[Point], directory: Path) -> None:
 
 
 def seconds_of(point: Point) -> float | None:
-    path = point.directory / "meta.json"
-    return json.loads(path.read_text())["seconds"] if point.finished else None
+    meta = read_mapping(point.directory / "meta.json", json.loads)
+    return meta.get("seconds") if point.finished else None
 
 
 def report(sweep: Sweep, points: list[Point], directory: Path, failures: list[Point]) -> None:

@@ -148,7 +148,7 @@ def _check_reusable(config, directory: Path) -> None:
             f"{directory} holds a {'finished' if finished else 'begun'} run: "
             f"give {ways}, or another --run_name{'' if finished else ', or --overwrite'}."
         )
-    recorded = _read(directory / "config.yaml", yaml.safe_load)
+    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
     changed = changed_fields(config, recorded)
     if changed:
         was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
@@ -158,7 +158,7 @@ def _check_reusable(config, directory: Path) -> None:
         )
 
 
-def _read(path: Path, parse: Callable[[str], dict]) -> dict:
+def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
     """A mapping that a run has written, or {} where there is none yet."""
     try:
         content = parse(path.read_text()) if path.exists() else {}
@@ -203,7 +203,7 @@ class Run:
             return
         for leftover in directory.glob(".*.tmp"):  # of a process that was killed while writing
             leftover.unlink()
-        self._previous = _read(directory / "meta.json", json.loads)
+        self._previous = read_mapping(directory / "meta.json", json.loads)
         self.meta = {
             "wandb_id": self._previous.get("wandb_id", wandb_log.new_id()),
             "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
@@ -234,8 +234,14 @@ class Run:
         self._metrics.flush()
         self._wandb.log(record)
 
-    def _records(self) -> list[dict]:
-        return [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+    def _records(self) -> Iterator[dict]:
+        """What metrics.jsonl holds."""
+        path = self.path("metrics.jsonl")
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise UserError(f"{path} is damaged: start again with --overwrite.") from None
 
     def path(self, name: str) -> Path:
         return self.directory / name

@@ -11,6 +11,7 @@ agent has made for it.
 import netrc
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -89,7 +90,7 @@ class WandbRun:
                 self._axes.add((axis, name))
         self._run.log(record)
 
-    def catch_up(self, records: list[dict]) -> None:
+    def catch_up(self, records: Iterable[dict]) -> None:
         """Log what earlier sessions have logged, unless wandb's server has it.
 
         Of several offline sessions of a run, `wandb sync` lets the last one replace the others.
@@ -131,7 +132,7 @@ class NoWandb:
 
     def log(self, record: dict) -> None: ...
 
-    def catch_up(self, records: list[dict]) -> None: ...
+    def catch_up(self, records: Iterable[dict]) -> None: ...
 
     def log_image(self, name: str, path: Path) -> None: ...
 
