@@ -55,7 +55,15 @@ from utils.reference_study import Setting, move_together, study_prior, study_ref
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, Sources, WeightSpace, find_sources
-from utils.tables import paper_values, print_table, summary_lines, table_numbers, table_rows
+from utils.tables import (
+    REFERENCE_HEADINGS,
+    paper_values,
+    print_table,
+    reference_rows,
+    summary_lines,
+    table_numbers,
+    table_rows,
+)
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
     averages,
@@ -412,6 +420,11 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     print()
     for line in summary_lines(diagnostics):
         print(line)
+    print(
+        f"\nOther references ({diagnostics['study_samples']} samples, matched on "
+        f"{diagnostics['study_images']} images; “with” tells correlations over weights):"
+    )
+    print_table([list(REFERENCE_HEADINGS), *reference_rows(diagnostics)])
     run.finish({"table1": table})
     print(f"Saved in {run.directory}")
 

@@ -34,7 +34,7 @@ from utils.pruning import (
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, WeightSpace, locate, open_weight_space
-from utils.tables import print_table
+from utils.tables import print_table, sparsity_table
 
 import numpy as np
 from torch import Tensor
@@ -150,19 +150,6 @@ def log_curve(run: Run, name: str, curve: list[float]) -> None:
     metric = re.sub(r"[^A-Za-z0-9]+", "_", name)
     for kept, share in zip(KEPT_PERCENT, curve, strict=True):
         run.log(kept_percent=kept, **{metric: share})
-
-
-def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: how much of a network is zero when this much accuracy is lost."""
-    columns = [(part, loss) for part in curves for loss in LOSSES]
-    headings = ["network, order", "unpruned"]
-    headings += [f"zero at −{100 * loss:g} %, {part}" for part, loss in columns]
-    rows = []
-    for name, curve in curves["all"].items():
-        shares = [curves[part][name]["sparsity"][str(loss)] for part, loss in columns]
-        cells = [curve["accuracy"][0], *shares]
-        rows.append([name, *(f"{100 * share:.2f} %" for share in cells)])
-    return headings, rows
 
 
 def report(run: Run, results: dict) -> None:

@@ -1,63 +1,107 @@
-"""Run the experiments of the paper in order and print the results beside the published ones.
+"""Run the paper's experiments in order, and write a report of them beside the published numbers.
 
-    python reproduce.py                     the quick preset: smaller, the same in kind
-    python reproduce.py --preset laptop     the paper's settings, but for HMC's long trajectories
-    python reproduce.py --preset paper      the paper's settings to the letter: HMC takes days
+    python reproduce.py                      the quick preset: smaller, the same in kind; 5 minutes
+    python reproduce.py --preset laptop      the paper's network, data and posterior; hours
+    python reproduce.py --preset paper       the paper's settings to the letter: HMC takes days
+    python reproduce.py --only figure3       one artefact, with the runs it needs
+    python reproduce.py --only report        the report again, of the runs that are there
 
 Runs are kept in <out_dir>/<preset>/. What is finished is not run again, what was interrupted goes
-on where it was, and an experiment that fails does not stop those that do not need it.
+on where it was, and an experiment that fails stops only those that need it. Leaves
+<results_dir>/<preset>/report.html with numbers.json and figures/.
 """
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+from utils.claims import judge_all
+from utils.data import FILES
+from utils.report import write_report
+from utils.results import Results, open_results
+from utils.runs import duration
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
+MINUTE, HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A script's config in a preset, and what it takes on an idle machine of 2 cores."""
+
+    config: str
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Step:
     script: str
     kind: str  # how its run directory begins
-    configs: dict[str, str]  # preset: config_name
+    plans: dict[str, Plan]  # by preset
+    needs: tuple[str, ...] = ()  # kinds of runs
 
 
 PRESETS = ("quick", "laptop", "paper")
-AS_IN_THE_PAPER = {"quick": "quick", "laptop": "paper", "paper": "paper"}
-STEPS = (
-    Step("MNIST_Ensemble", "ensemble", AS_IN_THE_PAPER),
-    Step("MNIST_VI", "VI", AS_IN_THE_PAPER),
-    Step("MNIST_net_matching", "net_matching", AS_IN_THE_PAPER),
-    Step("MNIST_number_of_transpositions", "transpositions", AS_IN_THE_PAPER),
-    Step("MNIST_HMC", "HMC", {"quick": "quick", "laptop": "laptop", "paper": "test3.2"}),
-    Step("MNIST_eval", "eval", {"quick": "quick", "laptop": "laptop", "paper": "paper"}),
-    Step("MNIST_eval_pruning", "eval_pruning", AS_IN_THE_PAPER),
-)
 
-# Row of the final table: run kind, entry of its summary.json, column and row of Table 1.
-COMPARISONS = {
-    "ensemble, average of members": (
-        "ensemble", "test_accuracy", "ensemble_sample", "sample_accuracy",
+
+def plans(quick: Plan, laptop: Plan, paper: Plan | None = None) -> dict[str, Plan]:
+    """By preset; without a plan of its own the paper preset has the laptop's."""
+    return dict(zip(PRESETS, (quick, laptop, paper or laptop), strict=True))
+
+
+STEPS = (
+    Step("MNIST_Ensemble", "ensemble", plans(Plan("quick", 8), Plan("paper", 4 * MINUTE))),
+    Step("MNIST_VI", "VI", plans(Plan("quick", 13), Plan("paper", 2 * MINUTE))),
+    Step(
+        "MNIST_net_matching", "net_matching",
+        plans(Plan("quick", 15), Plan("paper", 12 * MINUTE)),
     ),
-    "HMC, average of samples": ("HMC", "test_accuracy", "hmc_sample", "sample_accuracy"),
-    "VI, average of draws": ("VI", "test_accuracy", "vi", "sample_accuracy"),
-    "VI, network at the mean": ("VI", "mean_test_accuracy", "vi", "mean_accuracy"),
-}  # fmt: skip
+    Step(
+        "MNIST_number_of_transpositions", "transpositions",
+        plans(Plan("quick", 24), Plan("paper", 70 * MINUTE)),
+    ),
+    Step(
+        "MNIST_HMC", "HMC",
+        plans(Plan("quick", 130), Plan("laptop", 3.3 * HOUR), Plan("test3.2", 44 * HOUR)),
+    ),
+    Step(
+        "MNIST_eval", "eval",
+        plans(Plan("quick", 26), Plan("laptop", 8 * MINUTE), Plan("paper", 15 * MINUTE)),
+        needs=("HMC", "ensemble", "VI"),
+    ),
+    Step(
+        "MNIST_eval_pruning", "eval_pruning",
+        plans(Plan("quick", 13), Plan("paper", MINUTE)),
+        needs=("eval",),
+    ),
+)  # fmt: skip
+
+# What --only takes, and the runs it is made from.
+ARTEFACTS = {
+    "table1": ("eval",),
+    "figure2": ("net_matching",),
+    "figure3": ("net_matching", "transpositions"),
+    "figure4": ("eval",),
+    "figure5": ("eval_pruning",),
+    "report": (),
+} | {step.kind: (step.kind,) for step in STEPS}
 
 
 def main() -> None:
     options = read_options()
-    failed = [step.script for step in STEPS if not run_step(step, options)]
-    print_results(options)
+    steps = steps_for(options.only)
+    results = find_results(options)
+    announce(steps, results)
+    failed = run_steps(steps, results, options)
+    tell(results, options)
     if failed:
-        sys.exit(f"\nFailed, see above: {', '.join(failed)}. Run the same command to try again.")
+        names = ", ".join(step.script for step in failed)
+        sys.exit(f"\nFailed, see above: {names}. Run the same command to try again.")
 
 
 def read_options() -> argparse.Namespace:
@@ -65,23 +109,105 @@ def read_options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
-    parser.add_argument("--dataset", default="MNIST", help="default: MNIST, as in the paper")
+    parser.add_argument(
+        "--only", nargs="+", choices=ARTEFACTS, metavar="ARTEFACT",
+        help=f"only these, with what they need: {', '.join(ARTEFACTS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dataset", choices=FILES, default="MNIST", help="default: MNIST, as in the paper"
+    )
     parser.add_argument("--out_dir", default="runs", help="where runs are kept (default: runs)")
+    parser.add_argument(
+        "--results_dir", default="results", help="where reports are kept (default: results)"
+    )
     parser.add_argument("--data_dir", default="data", help="where data is kept (default: data)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--wandb", default="auto", help="auto, online, offline or disabled")
     return parser.parse_args()
+
+
+# ---- what is to be done
+
+
+def steps_for(artefacts: Iterable[str] | None) -> list[Step]:
+    """Those that make the artefacts, with all they need, in order; without artefacts all."""
+    if artefacts is None:
+        return list(STEPS)
+    wanted = {kind for name in artefacts for kind in ARTEFACTS[name]}
+    for step in reversed(STEPS):  # a step needs only earlier ones
+        if step.kind in wanted:
+            wanted |= set(step.needs)
+    return [step for step in STEPS if step.kind in wanted]
+
+
+def find_results(options: argparse.Namespace) -> Results:
+    names = {
+        step.kind: f"{step.kind}-{options.dataset}-{step.plans[options.preset].config}"
+        for step in STEPS
+    }
+    batch = Path(options.out_dir) / options.preset
+    return open_results(batch, options.preset, options.dataset, names)
+
+
+def announce(steps: list[Step], results: Results) -> None:
+    """The plan: what is finished, begun and to do, and how long it takes."""
+    left = seconds_left(steps, results)
+    for step in steps:
+        run = results.runs[step.kind]
+        state = "finished" if run.finished else "begun" if run.begun else ""
+        print(f"{step.script:34} {duration(left[step.kind]):>12}  {state}")
+    print(f"{'in total about':34} {duration(sum(left.values())):>12}", flush=True)
+
+
+def seconds_left(steps: list[Step], results: Results) -> dict[str, float]:
+    """Of every step: as planned, by the pace that finished steps have had here."""
+    planned = {step.kind: step.plans[results.preset].seconds for step in steps}
+    done = [kind for kind in planned if results.runs[kind].finished]
+    pace = 1.0
+    if done:
+        pace = sum(results.runs[k].seconds for k in done) / sum(planned[k] for k in done)
+    return {
+        kind: 0.0 if kind in done else max(pace * seconds - results.runs[kind].seconds, 0.0)
+        for kind, seconds in planned.items()
+    }
+
+
+# ---- doing it
+
+
+def run_steps(steps: list[Step], results: Results, options: argparse.Namespace) -> list[Step]:
+    """Run what is not finished; the steps that failed."""
+    failed: list[Step] = []
+    for number, step in enumerate(steps):
+        run = results.runs[step.kind]
+        title = f"[{number + 1} of {len(steps)}] {step.script}"
+        if run.finished:
+            print(f"{title}: finished before")
+            continue
+        lacking = [kind for kind in step.needs if not results.runs[kind].finished]
+        if lacking:
+            print(f"{title}: left out, for it needs {', '.join(lacking)}", file=sys.stderr)
+            failed.append(step)
+            continue
+        left = seconds_left(steps, results)
+        rest = sum(left[later.kind] for later in steps[number:])
+        print(
+            f"\n{title}: about {duration(left[step.kind])}; to the end {duration(rest)}",
+            flush=True,
+        )
+        if not run_step(step, options):
+            failed.append(step)
+    return failed
 
 
 def run_step(step: Step, options: argparse.Namespace) -> bool:
     """Run a script to its end, from wherever it stands; whether that worked."""
     command = [
         sys.executable, str(ROOT / f"{step.script}.py"), "--resume",
-        "--config_name", step.configs[options.preset], "--run_batch_name", options.preset,
-        "--dataset", options.dataset, "--out_dir", options.out_dir,
-        "--data_dir", options.data_dir, "--wandb", options.wandb,
+        "--config_name", step.plans[options.preset].config, "--run_batch_name", options.preset,
+        "--dataset", options.dataset, "--out_dir", options.out_dir, "--data_dir", options.data_dir,
+        "--device", options.device, "--wandb", options.wandb,
     ]  # fmt: skip
-    position = f"{STEPS.index(step) + 1} of {len(STEPS)}"
-    print(f"\n[{position}] {step.script}, config {step.configs[options.preset]}", flush=True)
     code = wait_for(subprocess.Popen(command))
     if code == STOPPED_BY_USER:
         print("\nStopped. Run the same command again to go on.", file=sys.stderr)
@@ -101,25 +227,20 @@ def wait_for(process: subprocess.Popen) -> int:
             stopped = True
 
 
-def read_summary(step: Step, options: argparse.Namespace) -> dict:
-    name = f"{step.kind}-{options.dataset}-{step.configs[options.preset]}"
-    path = Path(options.out_dir) / options.preset / name / "summary.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+# ---- telling
 
 
-def print_results(options: argparse.Namespace) -> None:
-    paper = yaml.safe_load((ROOT / "configs" / "paper_values.yaml").read_text())["table1"]
-    summaries = {step.kind: read_summary(step, options) for step in STEPS}
-    print(f"\nTest accuracy on {options.dataset}, preset {options.preset}")
-    print(f"{'':30} {'ours':>9} {'paper':>9}")
-    for label, (kind, entry, column, row) in COMPARISONS.items():
-        ours = summaries[kind].get(entry)
-        shown = f"{100 * ours:7.2f} %" if ours is not None else "not run"
-        print(f"{label:30} {shown:>9} {100 * paper[column][row]:7.2f} %")
-    if options.preset == "quick":
-        print("The quick preset is a smaller net on part of the data: alike in kind, not in value.")
-    if options.dataset != "MNIST":
-        print("The paper's numbers are for MNIST.")
+def results_directory(options: argparse.Namespace) -> Path:
+    name = options.preset if options.dataset == "MNIST" else f"{options.preset}-{options.dataset}"
+    return Path(options.results_dir) / name
+
+
+def tell(results: Results, options: argparse.Namespace) -> None:
+    """Write the report; say how the paper's claims have fared and where it is."""
+    print(f"\nThe paper's claims, preset {options.preset} on {options.dataset}")
+    for verdict in judge_all(results):
+        print(f"{verdict.mark:15} {verdict.claim.where:10} {verdict.claim.text}")
+    print(f"\nThe report: {write_report(results, results_directory(options))}")
 
 
 if __name__ == "__main__":

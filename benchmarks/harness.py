@@ -5,7 +5,6 @@ over, and the fastest time of each counts.
 """
 
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from utils.compute import processor  # noqa: E402
 from utils.runs import save_json, write_atomically  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results.json"
@@ -25,6 +25,16 @@ INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; each table is one run, its ways timed in turn and the fastest of several
 repeats taken. Seconds depend on the machine, the ratios much less.
+"""
+PICTURES = """## Pictures
+
+Cost of a leapfrog step against size, after short burn-ins (`hmc.py`):
+
+![Dense steps cost in proportion to images and units; listed ones far less](hmc_sizes.png)
+
+Units put back in place by rebasin, against noise on the weights (`recovery.py`):
+
+![All units are recovered up to a noise that depends on method and depth](recovery.png)
 """
 
 
@@ -54,7 +64,9 @@ def record(
     }
     save_json(RESULTS, results)
     print(_table(title, results[title]))
-    text = "\n".join([INTRODUCTION, *(_table(name, table) for name, table in results.items())])
+    text = "\n".join(
+        [INTRODUCTION, *(_table(name, table) for name, table in results.items()), PICTURES]
+    )
     write_atomically(README, lambda file: file.write(text.encode()))
 
 
@@ -64,16 +76,9 @@ def _machine() -> str:
     ).stdout.strip()
     threads = torch.get_num_threads()
     return (
-        f"{_processor()}, {threads} threads, PyTorch {torch.__version__}, "
+        f"{processor()}, {threads} threads, PyTorch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d')}, commit {commit or 'unknown'}"
     )
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
 
 
 def _table(title: str, table: dict) -> str:

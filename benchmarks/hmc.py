@@ -22,6 +22,7 @@ import harness
 from utils.anchored import anchored_maps
 from utils.compute import CANDIDATES, choose_matmul
 from utils.data import Dataset, load_dataset
+from utils.figures import BLUE, ORANGE, panels, styled
 from utils.hmc import kinetic_energy, leapfrog, transition
 from utils.mlp import Network, logits
 from utils.posterior import CHUNK_ROWS, Posterior
@@ -310,27 +311,26 @@ def seconds_of_size(network: Network, data: Dataset, name: str) -> dict[str, flo
     return {f"{name}, dense": found["dense"], f"{name}, listed": found["listed"] / 10}
 
 
+@styled
 def draw_sizes(seconds: dict[str, float]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
+    figure, (axes,) = panels(1, 2, width=3.8)
     sizes = {
         "training images": [(n, f"{n} images") for n in (6_000, 15_000, 30_000, 60_000)],
         "hidden units": [
             (n, "60000 images" if n == 512 else f"width {n}") for n in (64, 128, 256, 512, 1024)
         ],
     }
+    looks = {"dense": {"color": ORANGE, "marker": "o"}, "listed": {"color": BLUE, "marker": "s"}}
     for axis, (label, points) in zip(axes, sizes.items(), strict=True):
-        for force in ("dense", "listed"):
+        numbers = [number for number, _ in points]
+        for force, look in looks.items():
             values = [seconds[f"{name}, {force}"] for _, name in points]
-            axis.loglog([n for n, _ in points], values, "o-", label=force)
-        axis.set_xlabel(label)
-    axes[0].set_ylabel("seconds per leapfrog step")
+            axis.loglog(numbers, values, label=f"{force} force", **look)
+        axis.set_xticks(numbers, [f"{number:,}" for number in numbers])
+        axis.minorticks_off()
+        axis.set(xlabel=label, ylabel="seconds per leapfrog step", ylim=(0.005, 2))
     axes[0].legend()
-    figure.savefig(Path(__file__).with_name("hmc_sizes.png"), dpi=150)
+    figure.savefig(Path(__file__).with_name("hmc_sizes.png"))
 
 
 if __name__ == "__main__":

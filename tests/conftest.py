@@ -71,6 +71,7 @@ def started_script(tmp_path, data_dir):
         process.communicate()
 
 
+TOY = ("--config_name", "quick", "--hidden_sizes", "10", "--num_train", "300")
 # Runs of the smallest size that Table 1 and pruning can be made from.
 TOY_POSTERIORS = {
     "MNIST_HMC": (
@@ -81,6 +82,10 @@ TOY_POSTERIORS = {
     "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
     "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),
 }  # fmt: skip
+TOY_PERMUTATIONS = {
+    "MNIST_net_matching": ("--num_epochs", "2", "--num_fractions", "5"),
+    "MNIST_number_of_transpositions": ("--num_epochs", "1", "--num_perm_exps", "3"),
+}
 TOY_EVALUATION = (
     "--num_draws", "10", "--num_match_images", "300", "--num_blocks", "4", "--rank", "20",
     "--num_bootstraps", "4", "--num_refits", "2", "--refit_draws", "2", "--num_references", "5",
@@ -92,15 +97,26 @@ TOY_EVALUATION = (
 def evaluated(tmp_path_factory, data_dir) -> Path:
     """An out_dir with toy runs of HMC, ensemble and VI, and an evaluation of them."""
     out_dir = tmp_path_factory.mktemp("evaluated")
-    toy = ("--config_name", "quick", "--hidden_sizes", "10", "--num_train", "300")
-    steps = {name: (*toy, *arguments) for name, arguments in TOY_POSTERIORS.items()}
-    steps["MNIST_eval"] = ("--config_name", "quick", "--wandb", "offline", *TOY_EVALUATION)
+    steps = {name: (*TOY, *arguments) for name, arguments in TOY_POSTERIORS.items()}
+    evaluation = ("--config_name", "quick", "--wandb", "offline", *TOY_EVALUATION)
+    run_all(out_dir, data_dir, steps | {"MNIST_eval": evaluation})
+    return out_dir
+
+
+@pytest.fixture(scope="session")
+def reproduced(evaluated, data_dir) -> Path:
+    """The same out_dir with toy runs of all the other scripts as well."""
+    steps = {name: (*TOY, *arguments) for name, arguments in TOY_PERMUTATIONS.items()}
+    run_all(evaluated, data_dir, steps | {"MNIST_eval_pruning": ("--config_name", "quick")})
+    return evaluated
+
+
+def run_all(out_dir: Path, data_dir: Path, steps: dict[str, tuple]) -> None:
     for name, arguments in steps.items():
         with pytest.MonkeyPatch.context() as patch:
             command = script_command(out_dir, data_dir, name, *arguments)
             patch.setattr(sys, "argv", command[1:])
             runpy.run_path(command[1], run_name="__main__")
-    return out_dir
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
     assert samples.dtype == np.float32
     assert json.loads((run / "network.json").read_text())["sizes"] == [784, 12, 10]
     chains = json.loads((run / "chains.json").read_text())
-    assert chains == {"num_chains": 2, "samples_per_chain": 8}
+    assert chains == {"num_chains": 2, "samples_per_chain": 8, "stored_per_chain": 8}
     trace = records(run)
     assert [(r["iteration"], r["chain"]) for r in trace] == [
         (i, k) for i in range(1, 21) for k in range(2)
@@ -97,6 +97,8 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert not (killed / "DONE").exists()
+        so_far = json.loads((killed / "chains.json").read_text())["stored_per_chain"]
+        assert max(0, count - 5) <= so_far <= max(0, len(records(killed)) - 4)
     resumed = script("MNIST_HMC", *arguments, "--run_name", "killed", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     for name in ("samples.npy", "quantities.npy"):

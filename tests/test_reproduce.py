@@ -1,6 +1,7 @@
-"""reproduce.py: scripts in order, results beside the paper's, going on after failures."""
+"""reproduce.py: scripts in order, what is left, one artefact alone, going on after failures."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,61 +11,140 @@ from tests.conftest import REPOSITORY
 import pytest
 
 
+class Calls:
+    """Stand-ins for the scripts: each leaves a finished run, or fails."""
+
+    def __init__(self, out_dir):
+        self.out_dir, self.made, self.failing = out_dir, [], set()
+
+    def leave(self, step, preset="quick", seconds=60.0, finished=True):
+        name = f"{step.kind}-MNIST-{step.plans[preset].config}"
+        directory = self.out_dir / preset / name
+        directory.mkdir(parents=True, exist_ok=True)
+        session = {
+            "command": f"python {step.script}.py --resume", "git_commit": "0123456789",
+            "git_uncommitted_changes": False, "python": "3.11", "versions": {"torch": "2"},
+            "processor": "a CPU", "device": "cpu", "threads": 2,
+        }  # fmt: skip
+        meta = {"seconds": seconds, "peak_memory": 1e9, "matmul": "default", "sessions": [session]}
+        (directory / "meta.json").write_text(json.dumps(meta))
+        (directory / "config.yaml").write_text("seed: 0\n")
+        if finished:
+            (directory / "DONE").touch()
+
+    def process(self, command):
+        script = command[1].rsplit("/", 1)[-1].removesuffix(".py")
+        step = next(step for step in reproduce.STEPS if step.script == script)
+        self.made.append([script, *command[2:]])
+        code = 2 if script in self.failing else 0
+        preset = command[command.index("--run_batch_name") + 1]
+        self.leave(step, preset, finished=code == 0)
+        return code
+
+
 @pytest.fixture
-def called(monkeypatch, tmp_path):
-    """Let reproduce.py call a stand-in for each script, which leaves a summary or fails."""
-    calls, failing = [], set()
+def calls(monkeypatch, tmp_path):
+    made = Calls(tmp_path / "runs")
 
     class Process:
         def __init__(self, command):
-            script = command[1].rsplit("/", 1)[-1].removesuffix(".py")
-            calls.append([script, *command[2:]])
-            self.code = 2 if script in failing else 0
-            step = next(step for step in reproduce.STEPS if step.script == script)
-            directory = tmp_path / "quick" / f"{step.kind}-MNIST-quick"
-            if self.code == 0:
-                directory.mkdir(parents=True)
-                scores = {"test_accuracy": 0.9123, "mean_test_accuracy": 0.8}
-                (directory / "summary.json").write_text(json.dumps(scores))
+            self.code = made.process(command)
 
         def wait(self):
             return self.code
 
     monkeypatch.setattr(subprocess, "Popen", Process)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--out_dir", str(tmp_path)])
-    return calls, failing
+    return made
 
 
-def test_every_script_is_called_and_compared(called, capsys):
-    calls, _ = called
-    reproduce.main()
-    assert [call[0] for call in calls] == [step.script for step in reproduce.STEPS]
-    assert all({"--resume", "--run_batch_name"} < set(call) for call in calls)
-    printed = capsys.readouterr().out
-    assert "ensemble, average of members     91.23 %   98.66 %" in printed
-    assert "VI, network at the mean          80.00 %   98.04 %" in printed
-
-
-def test_a_failure_is_reported_and_does_not_stop_the_rest(called, capsys):
-    calls, failing = called
-    failing.add("MNIST_Ensemble")
-    with pytest.raises(SystemExit, match="Failed, see above: MNIST_Ensemble"):
+@pytest.fixture
+def call(monkeypatch, tmp_path):
+    def run(*arguments):
+        places = ["--out_dir", str(tmp_path / "runs"), "--results_dir", str(tmp_path / "results")]
+        monkeypatch.setattr(sys, "argv", ["reproduce.py", *places, *arguments])
         reproduce.main()
-    assert len(calls) == len(reproduce.STEPS)
-    assert "ensemble, average of members     not run   98.66 %" in capsys.readouterr().out
+
+    return run
+
+
+def scripts(calls) -> list[str]:
+    return [made[0] for made in calls.made]
+
+
+def step_of(kind: str):
+    return next(step for step in reproduce.STEPS if step.kind == kind)
+
+
+def test_every_script_is_called_and_the_report_written(calls, call, tmp_path, capsys):
+    call()
+    assert scripts(calls) == [step.script for step in reproduce.STEPS]
+    assert all({"--resume", "--run_batch_name"} < set(made) for made in calls.made)
+    printed = capsys.readouterr().out
+    assert "[7 of 7] MNIST_eval_pruning" in printed
+    assert printed.endswith(f"The report: {tmp_path / 'results/quick/report.html'}\n")
+    assert (tmp_path / "results/quick/report.html").exists()
+
+
+def test_what_is_finished_is_not_run_again(calls, call, capsys):
+    call()
+    calls.made.clear()
+    call()
+    assert calls.made == []
+    assert capsys.readouterr().out.count("finished before") == 7
+
+
+def test_time_left_follows_the_pace_of_what_is_finished(calls, call, capsys):
+    """The ensemble took five times as long as planned, so everything will; HMC is half done."""
+    planned = {step.kind: step.plans["quick"].seconds for step in reproduce.STEPS}
+    calls.leave(step_of("ensemble"), seconds=5 * planned["ensemble"])
+    calls.leave(step_of("HMC"), seconds=2.5 * planned["HMC"], finished=False)
+    call("--only", "VI", "ensemble", "HMC")
+    plan = capsys.readouterr().out.split("in total")[0]
+    found = dict(re.findall(r"^(\w+) +(.+?)  ", plan, flags=re.M))
+    assert reproduce.duration(5 * planned["VI"]) in found["MNIST_VI"]
+    assert reproduce.duration(2.5 * planned["HMC"]) in found["MNIST_HMC"]
+    assert "MNIST_Ensemble                              0 s  finished" in plan
+    assert "begun" in plan
+
+
+@pytest.mark.parametrize(
+    ("artefact", "made"),
+    [
+        ("figure2", ["MNIST_net_matching"]),
+        ("figure3", ["MNIST_net_matching", "MNIST_number_of_transpositions"]),
+        ("table1", ["MNIST_Ensemble", "MNIST_VI", "MNIST_HMC", "MNIST_eval"]),
+        ("figure5",
+         ["MNIST_Ensemble", "MNIST_VI", "MNIST_HMC", "MNIST_eval", "MNIST_eval_pruning"]),
+        ("report", []),
+    ],
+)  # fmt: skip
+def test_one_artefact_is_made_with_what_it_needs(calls, call, artefact, made):
+    call("--only", artefact)
+    assert scripts(calls) == made
+
+
+def test_a_failure_stops_only_what_needs_it(calls, call, capsys):
+    calls.failing.add("MNIST_VI")
+    with pytest.raises(SystemExit, match="MNIST_VI, MNIST_eval, MNIST_eval_pruning"):
+        call()
+    assert scripts(calls) == [
+        "MNIST_Ensemble", "MNIST_VI", "MNIST_net_matching", "MNIST_number_of_transpositions",
+        "MNIST_HMC",
+    ]  # fmt: skip
+    assert "MNIST_eval: left out, for it needs VI" in capsys.readouterr().err
 
 
 def test_every_step_has_a_config_for_every_preset():
     for step in reproduce.STEPS:
         assert (REPOSITORY / f"{step.script}.py").exists()
         for preset in reproduce.PRESETS:
-            assert (REPOSITORY / "configs" / step.script / f"{step.configs[preset]}.yaml").exists()
+            config = step.plans[preset].config
+            assert (REPOSITORY / "configs" / step.script / f"{config}.yaml").exists()
 
 
 def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
-    called, monkeypatch, capsys
+    calls, call, monkeypatch, capsys
 ):
-    calls, _ = called
     answers = iter([KeyboardInterrupt, 1])
 
     def wait(process):
@@ -75,7 +155,7 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
     with pytest.raises(SystemExit) as ended:
-        reproduce.main()
+        call()
     assert ended.value.code == 130
-    assert len(calls) == 1
+    assert len(calls.made) == 1
     assert "Run the same command again to go on" in capsys.readouterr().err

@@ -302,3 +302,11 @@ def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence)
 def test_a_programming_error_keeps_its_traceback(monkeypatch, tmp_path, error):
     with pytest.raises(type(error), match="a bug"):
         run_failing(monkeypatch, tmp_path, error)
+
+
+def test_more_memory_than_is_free_is_warned_of(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runs, "available_memory", lambda: 2e9)
+    runs.announce(tmp_path, seconds=1, more_memory=1.9e9, disk_bytes=1)
+    assert capsys.readouterr().err == ""
+    runs.announce(tmp_path, seconds=1, more_memory=3e9, disk_bytes=1)
+    assert "3.0 GB more memory are needed, and 2.0 GB are free" in capsys.readouterr().err

@@ -83,6 +83,15 @@ def test_samples_are_evenly_spaced_and_chains_start_late(tmp_path):
     assert numbers(open_samples(two / "samples.npy")) == list(range(20))
 
 
+def test_of_chains_that_still_run_only_what_is_stored_is_read(tmp_path, capsys):
+    two = make_samples(tmp_path / "a", 20, num_chains=2)
+    layout = {"num_chains": 2, "samples_per_chain": 10, "stored_per_chain": 4}
+    (two / "chains.json").write_text(json.dumps(layout))
+    found = open_samples(two, discard=0.25)
+    assert numbers(found) == [1, 2, 3, 11, 12, 13]
+    assert "not finished: its 4 samples so far, of 10" in capsys.readouterr().out
+
+
 def test_as_in_the_paper_samples_are_500_to_9899(tmp_path):
     found = open_samples(make_samples(tmp_path / "a", 9900), discard=0.0505, most=1000)
     assert (numbers(found)[0], numbers(found)[-1], len(found)) == (500, 9899, 1000)

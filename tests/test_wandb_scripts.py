@@ -41,7 +41,6 @@ def test_figures_are_images_and_weights_stay_here(batch):
     run = batch / "eval-MNIST-quick"
     told = read_offline_run(run)
     assert told.images.keys() == {path.stem for path in run.glob("*.png")}
-    assert len(told.images) == 3
     for name, image in told.images.items():
         assert image.read_bytes() == (run / f"{name}.png").read_bytes()
     assert told.artifacts.keys() == {"run_table"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from utils import figures
 from utils.data import Dataset
 from utils.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
 from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+STOCKTAKINGS = 10  # while the chains run
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
 
 
@@ -77,9 +79,7 @@ class ChainRecord:
         self._measured = ArrayFile(run.path("quantities.npy"), (rows, columns), "float64")
         self._trace = RecordFile(run.path("trace.jsonl"), self._counters["trace_bytes"])
         run.save_network(self._network)
-        run.save_json(
-            "chains.json", {"num_chains": self._num_chains, "samples_per_chain": self._per_chain}
-        )
+        self._save_layout(chains)
         self._checkpointed = self._added = time.monotonic()
         done = self._counters["steps"]
         total = done + self._steps_left(chains)
@@ -94,6 +94,20 @@ class ChainRecord:
         self._bar.update()
         if self.run.stop_requested:
             raise Stopped
+
+    def _save_layout(self, chains: Chains) -> None:
+        """How samples.npy is filled: what is read from it while chains still run."""
+        layout = {
+            "num_chains": self._num_chains,
+            "samples_per_chain": self._per_chain,
+            "stored_per_chain": self._stored(chains.iteration),
+        }
+        self.run.save_json("chains.json", layout)
+
+    def _stored(self, iteration: int) -> int:
+        """Samples that each chain has stored after so many transitions."""
+        config = self.run.config
+        return max(0, iteration - config.num_burnin) // config.store_every
 
     def _steps_left(self, chains: Chains) -> int:
         steps = (
@@ -115,15 +129,18 @@ class ChainRecord:
         averages = {
             name: sum(getattr(t, name) for t in transitions) / len(transitions) for name in AVERAGED
         }
-        number, left_over = divmod(iteration - config.num_burnin, config.store_every)
+        stores = not burnin and (iteration - config.num_burnin) % config.store_every == 0
         scores = {}
-        if left_over == 0 or burnin:
-            scores = self._score(chains.weights, transitions, None if burnin else number - 1)
+        if burnin or stores:
+            number = self._stored(iteration) - 1 if stores else None
+            scores = self._score(chains.weights, transitions, number)
         self.run.log(iteration=iteration, **averages, **scores)
         self._count(transitions, burnin)
         self._show(averages | scores)
         if iteration == config.num_burnin:
             self._announce_sampling(chains)
+        if stores and self._stock_is_due(iteration):
+            self._take_stock(iteration)
         if time.monotonic() - self._checkpointed >= config.checkpoint_seconds:
             self._checkpoint(chains)
 
@@ -174,6 +191,7 @@ class ChainRecord:
     def _checkpoint(self, chains: Chains) -> None:
         self._samples.sync()
         self._measured.sync()
+        self._save_layout(chains)
         self._counters |= {"iteration": chains.iteration, "trace_bytes": self._trace.sync()}
         self.run.save_checkpoint(
             self._counters, weights=chains.weights, probability_sum=self._probability_sum,
@@ -181,20 +199,39 @@ class ChainRecord:
         )  # fmt: skip
         self._checkpointed = time.monotonic()
 
+    def _stock_is_due(self, iteration: int) -> bool:
+        every = max(1, self._per_chain // STOCKTAKINGS)
+        return self._stored(iteration) % every == 0 and iteration < self.num_iterations
+
+    def _take_stock(self, iteration: int) -> dict:
+        """diagnostics.json and the figure of the chains so far.
+
+        Given back is the summary of the diagnostics, which is empty for too few samples.
+        """
+        self.run.save_figure("chain", figures.chain(self.run.path("metrics.jsonl")))
+        stored = self._stored(iteration)
+        if stored < FEWEST_DRAWS:
+            return {}
+        measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
+        draws = measured.reshape(self._num_chains, self._per_chain, -1)[:, :stored]
+        hours = self._counters["seconds"] / 3600
+        diagnostics = diagnose_all(np.asarray(draws), self._quantities.names, hours)
+        self.run.save_json("diagnostics.json", diagnostics)
+        groups = {name: group for name, group in diagnostics["groups"].items() if group}
+        self.run.log(
+            iteration=iteration,
+            **{f"rhat_{name}": group["largest_rhat"] for name, group in groups.items()},
+            **{f"ess_{name}": group["median_ess_bulk"] for name, group in groups.items()},
+        )
+        return diagnostics["groups"]
+
     # -- at the end
 
     def finish(self, chains: Chains) -> dict:
         """Diagnostics and final scores, written, with the run marked as finished."""
         self._checkpoint(chains)
         counters, labels = self._counters, self._data.test_labels
-        measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
-        draws = measured.reshape(self._num_chains, self._per_chain, -1)
-        diagnostics = {"groups": {}}
-        if self._per_chain >= FEWEST_DRAWS:
-            hours = counters["seconds"] / 3600
-            diagnostics = diagnose_all(np.asarray(draws), self._quantities.names, hours)
-        self.run.save_json("diagnostics.json", diagnostics)
-        average = self._probability_sum / len(measured)
+        average = self._probability_sum / (self._num_chains * self._per_chain)
         made = self._num_chains * (self.num_iterations - self.run.config.num_burnin)
         summary = {
             "test_accuracy": accuracy(average, labels),
@@ -202,7 +239,7 @@ class ChainRecord:
             "accept_prob": counters["accept_prob"] / made,
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
-            "diagnostics": diagnostics["groups"],
+            "diagnostics": self._take_stock(chains.iteration),
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}
         summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")

@@ -35,15 +35,14 @@ def weight_pairs(source: Path, part: str) -> Figure:
             frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
         }
         together = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
-        bins = [_bins(every, logarithmic=part == "std") for every in together]
+        bins = [_bins(every, part) for every in together]
         for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
             image = _density(axis, *values[frame], bins)
             found = np.corrcoef(*values[frame])[0, 1]
             axis.set_title(f"{title}: correlation {found:.3f}")
             labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
             axis.set(xlabel=labels[0], ylabel=labels[1])
-            if part == "std":
-                axis.set(xscale="log", yscale="log")
+            axis.set(xscale=_scale(bins[0], part), yscale=_scale(bins[1], part))
     if image:
         figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
     return figure
@@ -57,13 +56,20 @@ def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
     return axis.pcolormesh(*bins, shares, norm=LogNorm(1e-4, 1), cmap="viridis", rasterized=True)
 
 
-def _bins(values: np.ndarray, logarithmic: bool) -> np.ndarray:
+def _bins(values: np.ndarray, part: str) -> np.ndarray:
     """Edges of bins that hold all but the outermost weights, with some room."""
-    values = np.log10(np.maximum(values, SMALLEST_STD)) if logarithmic else values
+    values = np.maximum(values, SMALLEST_STD) if part == "std" else values
     low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
-    room = 0.05 * (high - low) or 1e-6
-    edges = np.linspace(low - room, high + room, NUM_BINS + 1)
+    logarithmic = _scale(np.array([low, high]), part) == "log"
+    ends = np.log10([low, high]) if logarithmic else np.array([low, high])
+    room = 0.05 * np.ptp(ends) or 1e-6
+    edges = np.linspace(ends[0] - room, ends[1] + room, NUM_BINS + 1)
     return 10**edges if logarithmic else edges
+
+
+def _scale(values: np.ndarray, part: str) -> str:
+    """Of an axis from the first to the last value: logarithmic for σ, if it covers a decade."""
+    return "log" if part == "std" and values[-1] > 10 * values[0] > 0 else "linear"
 
 
 @styled
@@ -113,8 +119,9 @@ def sigma_histograms(source: Path) -> Figure:
                 label = f"{FRAMES[frame]}, {PARTS[part]}"
                 axis.stairs(counts, edges, color=color, ls=style, lw=1, label=label)
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
-        axis.set(xscale="log", yscale="log", title=METHODS[method])
-        axis.set(xlim=(edges[filled[0]], edges[filled[-1] + 1]), ylim=(0.8, None))
+        shown = edges[[filled[0], filled[-1] + 1]]
+        axis.set(xscale=_scale(shown, "std"), yscale="log", title=METHODS[method])
+        axis.set(xlim=shown, ylim=(0.8, None))
         below = ", the leftmost bin: and below" if filled[0] == 0 else ""
         axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

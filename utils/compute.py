@@ -6,7 +6,9 @@ between processors (with AMX the switch rounds to bf16). So both are timed and c
 when a run is opened, and everything that follows uses the winner.
 """
 
+import platform
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from utils.config import UserError
@@ -31,6 +33,14 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise UserError("There is no CUDA device here: use --device cpu, or auto.")
     return torch.device("cuda" if available and name in ("cuda", "auto") else "cpu")
+
+
+def processor() -> str:
+    """The model of this machine's CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def choose_matmul(device: torch.device, name: str = "auto") -> str:

@@ -74,9 +74,40 @@ def vi_training(source: Path) -> Figure:
 
 
 def _series(records: list[dict], name: str, factor: float = 1) -> tuple[list, list]:
-    """Epochs and values of the records that have `name`."""
+    """Epochs (or iterations) and values of the records that have `name`."""
     found = [record for record in records if name in record]
-    return [r["epoch"] for r in found], [factor * r[name] for r in found]
+    return [next(iter(r.values())) for r in found], [factor * r[name] for r in found]
+
+
+# ---- HMC's chains: metrics.jsonl
+
+
+@styled
+def chain(source: Path) -> Figure:
+    """Acceptance, NLL and test accuracies, per transition; averages over chains."""
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    figure, (axes,) = panels(1, 3, height=2.6)
+    looks = {"color": BLUE, "marker": ".", "markersize": 3, "linewidth": 0.6}
+    axes[0].plot(*_series(records, "accept_prob"), **looks)
+    axes[0].set(ylabel="acceptance probability", ylim=(0, 1.03))
+    axes[1].plot(*_series(records, "nll"), **looks)
+    axes[1].set(ylabel="NLL of the training images [nats]", yscale="log")
+    axes[2].plot(*_series(records, "sample_test_accuracy", 100), label="newest sample", **looks)
+    average = _series(records, "test_accuracy", 100)
+    axes[2].plot(*average, color=ORANGE, linewidth=1.5, label="average so far")
+    if average[1]:  # what comes before is burn-in, which would squeeze the rest
+        shown = [value for name in ("sample_test_accuracy", "test_accuracy")
+                 for at, value in zip(*_series(records, name, 100), strict=True)
+                 if at >= average[0][0]]  # fmt: skip
+        margin = 0.1 * (max(shown) - min(shown)) + 0.05
+        axes[2].set(ylim=(min(shown) - margin, max(shown) + margin))
+        for axis in axes:
+            axis.axvspan(0, average[0][0] - 0.5, color=GREY, alpha=0.12, lw=0)
+    axes[2].set(ylabel="test accuracy [%]")
+    axes[2].legend()
+    for axis in axes:
+        axis.set(xlabel="transition (burn-in shaded)")
+    return figure
 
 
 # ---- loss barriers between two networks: training_dynamics.npz

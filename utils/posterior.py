@@ -31,7 +31,7 @@ CHUNK_ROWS = 2000
 # |softmax − y| below which a row changes nothing in a float32 sum with errors of size 1.
 NEGLIGIBLE_ERROR = 1e-8
 # Below these, choosing rows costs more than computing them all.
-WORTHWHILE_POINTS = 2000
+WORTHWHILE_POINTS = 500
 WORTHWHILE_SHARE = 0.7
 # Rows are filled up to a multiple of this: matmul libraries compile and keep a kernel for every
 # shape they meet, and lists would bring a new one in every step.

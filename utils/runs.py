@@ -375,13 +375,13 @@ def _provenance(device: torch.device) -> dict:
 
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "git_commit": git("rev-parse", "HEAD"),
         "git_uncommitted_changes": None if changes is None else bool(changes),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "host": platform.node(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": compute.processor(),
         "device": str(device),
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
@@ -474,6 +474,21 @@ def announce(
             f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
             f"free at {directory}: free some, or give another --out_dir."
         )
+    if more_memory > available_memory():
+        print(
+            f"Warning: {more_memory / 1e9:.1f} GB more memory are needed, and "
+            f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
+            "A smaller network, or fewer of them at once, would need less.",
+            file=sys.stderr,
+        )
+
+
+def available_memory() -> float:
+    """Bytes that programs can still have; infinite where the system does not tell."""
+    table = Path("/proc/meminfo")
+    lines = table.read_text().splitlines() if table.exists() else []
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * float(found[0]) if found else math.inf
 
 
 def peak_memory() -> int:

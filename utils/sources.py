@@ -62,22 +62,34 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
             f"{path} has the shape {list(shape)}: network.json beside it needs "
             f"[samples, {network.num_weights}]."
         )
-    layout = path.with_name("chains.json")
-    num_chains = json.loads(layout.read_text())["num_chains"] if layout.exists() else 1
+    layout = _read_layout(path, shape[0])
+    num_chains, stored = layout["num_chains"], layout["stored_per_chain"]
     if shape[0] % num_chains:
         raise UserError(
             f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
             "as chains.json beside it says."
         )
-    chains = np.arange(shape[0]).reshape(num_chains, -1)
+    chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
     kept = chains[:, round(discard * chains.shape[1]) :]
     if kept.size < 2:
         raise UserError(
-            f"{path} has {shape[0]} samples, of which {kept.size} are left: a Gaussian needs two."
+            f"{path} has {chains.size} samples, of which {kept.size} are left: "
+            "a Gaussian needs two."
         )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
     return Samples(path, network, kept[:, chosen])
+
+
+def _read_layout(path: Path, num_rows: int) -> dict:
+    """How many chains the samples are of, and how many each has stored, which may still run."""
+    layout = path.with_name("chains.json")
+    recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
+    whole = num_rows // recorded["num_chains"]
+    stored = recorded.setdefault("stored_per_chain", whole)
+    if stored < whole:
+        print(f"{path.parent} is not finished: its {stored} samples so far, of {whole}.")
+    return recorded
 
 
 def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:

@@ -61,7 +61,6 @@ def summary_lines(diagnostics: dict) -> list[str]:
         *_prior_lines(diagnostics),
         *_transposition_lines(diagnostics),
         _low_rank_line(diagnostics),
-        *_reference_lines(diagnostics),
     ]
 
 
@@ -117,23 +116,38 @@ def _low_rank_line(diagnostics: dict) -> str:
     )
 
 
-def _reference_lines(diagnostics: dict) -> list[str]:
-    rows = diagnostics["references"] | {"prior networks": diagnostics["prior_networks"]}
-    lines = [
-        f"q_r of {diagnostics['study_samples']} samples, "
-        f"matched on {diagnostics['study_images']} images, by reference:"
+REFERENCE_HEADINGS = (
+    "q_r of samples rebased to", "agreement", "TV", "accuracy", "of μ", "average σ",
+    "μ with the reference", "μ with the first row's", "σ with the first row's", "average NoT",
+)  # fmt: skip
+
+
+def reference_rows(diagnostics: dict) -> list[list[str]]:
+    """How q_r comes out with other references, and of networks from the prior; "with" tells
+    correlations over weights."""
+    rows = diagnostics["references"] | {"networks from the prior": diagnostics["prior_networks"]}
+    scores = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy", "average_std")
+    alike = ("mean_with_reference", "mean_with_first", "std_with_first")
+    return [
+        [
+            name,
+            *(f"{row[score]:.4f}" for score in scores),
+            *(f"{row[part]:+.3f}" if part in row else "–" for part in alike),
+            f"{row['average_transpositions']:.1f}",
+        ]
+        for name, row in rows.items()
     ]
-    for name, row in rows.items():
-        line = (
-            f"  {name}: agreement {row['agreement']:.4f}, TV {row['total_variation']:.4f}, "
-            f"accuracy {row['sample_accuracy']:.4f}, of μ {row['mean_accuracy']:.4f}, "
-            f"average σ {row['average_std']:.4f}; "
-            f"correlation of μ with the reference {row['mean_with_reference']:.3f}"
-        )
-        if "mean_with_first" in row:
-            line += (
-                f", of μ and σ with the first row's {row['mean_with_first']:.3f} and "
-                f"{row['std_with_first']:.3f}"
-            )
-        lines.append(line)
-    return lines
+
+
+def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: how much of a network is zero when this much accuracy is lost."""
+    losses = next(iter(curves["all"].values()))["sparsity"]
+    columns = [(part, loss) for part in curves for loss in losses]
+    headings = ["network, order", "unpruned"]
+    headings += [f"zero at −{100 * float(loss):g} %, {part}" for part, loss in columns]
+    rows = []
+    for name, curve in curves["all"].items():
+        shares = [curves[part][name]["sparsity"][loss] for part, loss in columns]
+        rows.append([name, f"{100 * curve['accuracy'][0]:.2f} %"])
+        rows[-1] += [f"{100 * share:.0f} %" for share in shares]
+    return headings, rows

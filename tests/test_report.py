@@ -1,0 +1,116 @@
+"""The report: complete, self-contained, true to the result files, and readable in a browser."""
+
+import base64
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+from utils.report import PICTURES, write_report
+from utils.results import Results, open_results
+from utils.tables import paper_values
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+KINDS = ("ensemble", "VI", "net_matching", "transpositions", "HMC", "eval", "eval_pruning")
+
+
+def results_in(out_dir: Path) -> Results:
+    names = {kind: f"{kind}-MNIST-quick" for kind in KINDS}
+    return open_results(out_dir / "default", "quick", "MNIST", names)
+
+
+@pytest.fixture(scope="module")
+def written(reproduced, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("results") / "quick"
+    directory.mkdir()
+    (directory / "notes.txt").write_text("The chain is <short>.\n\nThe net is small.\n")
+    return write_report(results_in(reproduced), directory)
+
+
+def test_the_page_has_every_figure_and_needs_no_network(written):
+    page = written.read_text()
+    images = re.findall(r'<img src="data:image/png;base64,([^"]+)"', page)
+    pictures = [picture for group in PICTURES.values() for picture in group]
+    assert len(images) == len(pictures)
+    assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
+    assert len(list((written.parent / "figures").glob("*.png"))) == len(pictures)
+    assert not re.findall(r'(?:src|href)=["\'](?!data:|https://arxiv\.org|#)', page)
+    assert "<script" not in page
+    for picture in pictures:
+        assert html.escape(picture.title) in page
+
+
+def test_the_numbers_are_those_of_the_runs_and_of_the_paper(written, reproduced):
+    page, numbers = written.read_text(), json.loads((written.parent / "numbers.json").read_text())
+    run = reproduced / "default" / "eval-MNIST-quick"
+    table, errors = (
+        json.loads((run / f"{n}.json").read_text()) for n in ("table1", "table1_errors")
+    )
+    assert numbers["table1"] == table
+    value, error = table["hmc_rebased"]["agreement"], errors["hmc_rebased"]["agreement"]
+    published = paper_values("table1")["hmc_rebased"]["agreement"]
+    assert f"<td>{value:.4f} ± {error:.4f}<small>paper {published:.4f}</small></td>" in page
+    value, error = table["vi"]["mean_accuracy"], errors["vi"]["mean_accuracy"]
+    assert f"<td>{100 * value:.2f} ± {100 * error:.2f}<small>paper 98.04</small></td>" in page
+    assert numbers["runs"]["HMC"]["config"]["num_train"] == 300
+    assert numbers["runs"].keys() == set(KINDS)
+    assert len(numbers["claims"]) == page.count("<span class=mark>") == 12
+
+
+def test_every_figure_names_its_command_and_notes_are_texts(written):
+    page = written.read_text()
+    assert "<pre>python MNIST_net_matching.py --out_dir" in page
+    assert page.count("<details>") == sum(map(len, PICTURES.values())) + 1
+    assert "<p>The chain is &lt;short&gt;.</p>\n<p>The net is small.</p>" in page
+
+
+def test_what_is_missing_is_said(tmp_path):
+    path = write_report(results_in(tmp_path / "nothing"), tmp_path / "results")
+    page = path.read_text()
+    assert "Not finished: ensemble, VI, net_matching" in page
+    assert "net_matching-MNIST-quick has no loss_along_line.png yet" in page
+    assert page.count("</span> not measured") == 12
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update",
+                 "--disable-sync"]  # fmt: skip
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_browser_shows_it_without_complaint(browser, written, width):
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    complaints, requests = [], []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(written.as_uri())
+    images = tab.eval_on_selector_all("img", "all => all.map(i => [i.complete, i.naturalWidth])")
+    assert len(images) == sum(map(len, PICTURES.values()))
+    assert all(complete and natural > 300 for complete, natural in images)
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert tab.evaluate(overflow) == 0  # wide tables scroll by themselves, not the page
+    smallest = tab.eval_on_selector_all(
+        "p, td, li", "all => Math.min(...all.map(e => parseFloat(getComputedStyle(e).fontSize)))"
+    )
+    assert smallest >= 11
+    shown = tab.eval_on_selector_all("img", "all => all.map(i => i.width / i.naturalWidth)")
+    assert min(shown) > 0.4  # letters of a figure are 25 pixels high in its file
+    tab.close()

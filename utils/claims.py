@@ -1,0 +1,331 @@
+"""What the paper says, each claim held against our own numbers by a rule that is stated with it.
+
+A claim's `judge` takes the Results and returns its mark and the numbers that say so. The rules are
+ours: the paper gives no thresholds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from utils.barrier import barrier
+from utils.permutation import expected_transpositions
+from utils.results import Missing, Results
+from utils.tables import paper_values
+
+import numpy as np
+import torch
+
+HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+
+
+@dataclass(frozen=True)
+class Claim:
+    text: str
+    where: str  # in the paper
+    rule: str
+    judge: Callable[[Results], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    mark: str
+    evidence: str
+
+
+def judge_all(results: Results) -> list[Verdict]:
+    """Every claim's verdict; a claim whose runs are not there yet is `UNKNOWN`."""
+    verdicts = []
+    for claim in CLAIMS:
+        try:
+            mark, evidence = claim.judge(results)
+        except Missing as missing:
+            mark, evidence = UNKNOWN, f"{missing}."
+        verdicts.append(Verdict(claim, mark, evidence))
+    return verdicts
+
+
+def graded(value: float, holds: float, partly: float) -> str:
+    """The mark of a value that should be large."""
+    return HOLDS if value >= holds else PARTLY if value >= partly else FAILS
+
+
+# ---- Table 1
+
+
+def rebasin_gives_meaning(results: Results) -> tuple[str, str]:
+    cells = [_cell(results, f"hmc_{part}", "agreement") for part in ("rebased", "direct")]
+    (after, error_after), (before, error_before) = cells
+    error = float(np.hypot(error_after, error_before))
+    mark = graded(after - before, max(0.2, 3 * error), 3 * error)
+    return mark, (
+        f"Drawn from the Gaussian, networks agree with the samples' prediction on {after:.3f} ± "
+        f"{error_after:.3f} of the test images after rebasin, on {before:.3f} ± "
+        f"{error_before:.3f} before it{_papers(results, 'hmc_rebased', 'hmc_direct')}."
+    )
+
+
+def rebased_is_not_the_posterior(results: Results) -> tuple[str, str]:
+    samples, error = _cell(results, "hmc_sample", "sample_accuracy")
+    draws, error_draws = _cell(results, "hmc_rebased", "sample_accuracy")
+    mean, error_mean = _cell(results, "hmc_rebased", "mean_accuracy")
+    below = samples - draws > 3 * np.hypot(error, error_draws)
+    above = mean - draws > 3 * np.hypot(error_mean, error_draws)
+    mark = HOLDS if below and above else PARTLY if below or above else FAILS
+    return mark, (
+        f"Test accuracy: samples {_percent(samples, error)}, draws of q_r "
+        f"{_percent(draws, error_draws)}, the one network at μ_r {_percent(mean, error_mean)} "
+        "(paper: 98.43, 82.34, 92.25 %)."
+    )
+
+
+def ensemble_survives(results: Results) -> tuple[str, str]:
+    members, error = _cell(results, "ensemble_sample", "sample_accuracy")
+    direct, error_direct = _cell(results, "ensemble_direct", "sample_accuracy")
+    rebased, error_rebased = _cell(results, "ensemble_rebased", "sample_accuracy")
+    gap = members - rebased
+    mark = HOLDS if gap < 0.015 else PARTLY if gap < (members - direct) / 4 else FAILS
+    return mark, (
+        f"Test accuracy: ensemble {_percent(members, error)}, its q_r "
+        f"{_percent(rebased, error_rebased)}, its q_d {_percent(direct, error_direct)} "
+        "(paper: 98.66, 97.72, 52.25 %)."
+    )
+
+
+def methods_predict_alike(results: Results) -> tuple[str, str]:
+    names = {"ensemble_sample": "the ensemble", "vi": "VI"}
+    cells = {name: _cell(results, name, "agreement") for name in names}
+    mark = graded(min(value for value, _ in cells.values()), 0.98, 0.95)
+    told = " and ".join(
+        f"{names[name]} on {value:.4f} ± {error:.4f}" for name, (value, error) in cells.items()
+    )
+    return mark, f"With HMC's prediction agree {told} of the test images (paper: 0.9931, 0.9885)."
+
+
+def accuracies_match(results: Results) -> tuple[str, str]:
+    if results.preset == "quick" or results.dataset != "MNIST":
+        raise Missing("The paper has no numbers for this network and data")
+    paper, wanted = paper_values("table1"), ("hmc_sample", "ensemble_sample", "vi")
+    gaps, told = [], []
+    for name in wanted:
+        value, error = _cell(results, name, "sample_accuracy")
+        published = paper[name]["sample_accuracy"]
+        gaps.append(abs(value - published))
+        told.append(f"{_percent(value, error)} ({100 * published:.2f})")
+    mark = HOLDS if max(gaps) <= 0.003 else PARTLY if min(gaps) <= 0.003 else FAILS
+    return mark, f"HMC, ensemble, VI, the paper's in brackets: {', '.join(told)}."
+
+
+# ---- Figures 2 and 3
+
+
+def barrier_vanishes(results: Results) -> tuple[str, str]:
+    dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
+    losses = torch.from_numpy(dynamics["test_loss"])
+    heights = barrier(losses, dynamics["fractions"].tolist()).amax(-1).numpy()
+    as_is, rebased = heights[:, 0], heights[:, int(dynamics["rebased"])]
+    share = rebased.max() / as_is.max()
+    mark = HOLDS if share < 0.1 else PARTLY if share < 0.4 else FAILS
+    return mark, (
+        f"Test loss barrier after the last epoch: {as_is[-1]:.3f} nats as is, {rebased[-1]:.3f} "
+        f"after rebasin; the largest at any epoch: {as_is.max():.3f} and {rebased.max():.3f}."
+    )
+
+
+def training_keeps_transpositions(results: Results) -> tuple[str, str]:
+    summary = results.summary("transpositions")["trained"]
+    records = results.runs["transpositions"].records("transpositions.jsonl")
+    units = sum(records[0]["hidden_sizes"])
+    change, rank = summary["mean_change"], summary["rank_correlation_planted_found"] or 0.0
+    mark = HOLDS if change <= 0.02 * units else PARTLY if rank > 0.9 else FAILS
+    return mark, (
+        f"Between NoT planted at initialisation and NoT found after training lie {change:.1f} on "
+        f"average, of {units} units; their rank correlation is {rank:.3f}."
+    )
+
+
+def barrier_grows(results: Results) -> tuple[str, str]:
+    rank = results.summary("transpositions")["trained"]["rank_correlation_planted_barrier"] or 0.0
+    records = results.runs["transpositions"].records("transpositions.jsonl")
+    trained = sorted(
+        (sum(r["planted"]), r["test_loss_barrier"]) for r in records if r["stage"] == "trained"
+    )
+    (least, low), (most, high) = trained[0], trained[-1]
+    return graded(rank, 0.9, 0.5), (
+        f"Rank correlation {rank:.3f}; from {low:.3f} nats at NoT {least} to {high:.3f} at {most}."
+    )
+
+
+def transpositions_are_monotone(results: Results) -> tuple[str, str]:
+    dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
+    found = dynamics["transpositions"][:, 0].sum(-1)  # of W_1 as it is [epoch, λ]
+    share = float((np.diff(found, axis=1) >= 0).all(axis=1).mean())
+    steps = float((np.diff(found, axis=1) >= 0).mean())
+    mark = HOLDS if share == 1 else PARTLY if share >= 0.5 else FAILS
+    return mark, (
+        f"At {100 * share:.0f} % of the {len(found)} checkpoints NoT never falls along λ; of all "
+        f"steps along λ {100 * steps:.0f} % do not fall."
+    )
+
+
+def transpositions_tell(results: Results) -> tuple[str, str]:
+    """Not a claim of the paper but the question it leaves: is NoT between samples above chance?"""
+    diagnostics = results.diagnostics
+    chain = np.array(diagnostics["transpositions"]["along_chain"][1:])
+    chance = diagnostics["transpositions"]["random"]
+    late = chain[len(chain) // 2 :].mean()
+    sizes = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
+    apart = sizes["alignment_transpositions"][-1, 0].sum()
+    expected = sum(expected_transpositions(int(n)) for n in sizes["hidden_sizes"])
+    below = max(1 - late / chance, 1 - apart / expected)
+    mark = HOLDS if below > 0.1 else PARTLY if below > 0.02 else FAILS
+    return mark, (
+        f"NoT of HMC samples of the chain's second half to its first sample: {late:.1f} on "
+        f"average, where random permutations have {chance:.1f}; of two networks trained apart: "
+        f"{apart}, at random {expected:.1f}."
+    )
+
+
+# ---- Figures 4 and 5
+
+
+def weights_compare(results: Results) -> tuple[str, str]:
+    found = results.diagnostics["correlations"]
+    pairs = [pair for pair in found["after"] if pair.startswith("hmc")]
+    if not pairs:
+        raise Missing("The evaluation has no other method than HMC")
+    gains = [found["after"][pair]["mean"] - found["before"][pair]["mean"] for pair in pairs]
+    stds = [found["after"][pair]["std"] for pair in pairs]
+    mark = graded(min(gains), 0.1, 0.03)
+    if mark == HOLDS and min(stds) < 0.1:
+        mark = PARTLY
+    told = "; ".join(
+        f"{pair}: μ {found['before'][pair]['mean']:+.2f} → {found['after'][pair]['mean']:+.2f}, "
+        f"σ {found['before'][pair]['std']:+.2f} → {found['after'][pair]['std']:+.2f}"
+        for pair in pairs
+    )
+    return mark, f"Correlation over weights, before rebasin → after: {told}."
+
+
+def hmc_std_prunes(results: Results) -> tuple[str, str]:
+    curves = results.pruning["curves"]
+    orders = {"std of hmc": "HMC's σ", "random of ensemble": "chance"}
+    orders |= {"std of ensemble": "its own σ", "abs_mean of ensemble": "|μ|"}
+    names = {f"ensemble mean, {order}": told for order, told in orders.items()}
+    if not names.keys() <= curves["all"].keys():
+        raise Missing("The pruning has no ensemble")
+    reached = {
+        told: [curves[part][name]["sparsity"]["0.05"] for part in ("all", "alive")]
+        for name, told in names.items()
+    }
+    lead = reached["HMC's σ"][0] - reached["chance"][0]
+    told = ", ".join(
+        f"{name} {100 * every:.0f} % ({100 * alive:.0f} %)"
+        for name, (every, alive) in reached.items()
+    )
+    return graded(lead, 0.2, 0.05), (
+        "Share of the ensemble's μ_r that can be set to zero before 5 points of accuracy are lost "
+        f"(in brackets without the weights of dead pixels): by {told}."
+    )
+
+
+# ---- helpers
+
+
+def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
+    """A value of Table 1 and its standard error."""
+    table, errors = results.table, results.errors
+    if column not in table:
+        raise Missing(f"The evaluation has no column {column}")
+    return table[column][row], errors[column][row]
+
+
+def _percent(value: float, error: float) -> str:
+    return f"{100 * value:.2f} ± {100 * error:.2f} %"
+
+
+def _papers(results: Results, *columns: str) -> str:
+    published = [paper_values("table1")[column]["agreement"] for column in columns]
+    return f" (paper: {', '.join(f'{value:.3f}' for value in published)})"
+
+
+CLAIMS = (
+    Claim(
+        "Without rebasin a Gaussian per weight is meaningless; after it, it describes HMC's "
+        "posterior: q_r agrees with the samples far better than q_d.",
+        "Table 1",
+        "holds from 0.2 (and 3 standard errors) of agreement on; in part from 3 standard errors on",
+        rebasin_gives_meaning,
+    ),
+    Claim(
+        "q_r is a summary, not the posterior itself: its draws predict worse than HMC's samples, "
+        "while the single network at its mean μ_r does better than they.",
+        "Table 1",
+        "each of the two by more than 3 standard errors",
+        rebased_is_not_the_posterior,
+    ),
+    Claim(
+        "An ensemble survives the summary nearly whole: its q_r is almost as accurate as itself.",
+        "Table 1",
+        "holds within 1.5 percentage points; in part within a quarter of what q_d loses",
+        ensemble_survives,
+    ),
+    Claim(
+        "Ensembles and variational inference predict almost as HMC does.",
+        "Table 1",
+        "holds where both agree on 0.98 of the images; in part from 0.95 on",
+        methods_predict_alike,
+    ),
+    Claim(
+        "The accuracies of HMC, ensemble and VI.",
+        "Table 1",
+        "holds where all three are within 0.3 percentage points of the paper's",
+        accuracies_match,
+    ),
+    Claim(
+        "Rebasin takes the loss barrier between two networks away, throughout training.",
+        "Figure 2",
+        "holds where the highest rebased barrier is below a tenth of the highest as is; in part "
+        "below 0.4",
+        barrier_vanishes,
+    ),
+    Claim(
+        "Training hardly changes the NoT between two networks.",
+        "Figure 3",
+        "holds where the mean change is at most 2 % of the units; in part where ranks correlate "
+        "above 0.9",
+        training_keeps_transpositions,
+    ),
+    Claim(
+        "The loss barrier grows with NoT.",
+        "Figure 3",
+        "holds from a rank correlation of 0.9 on; in part from 0.5 on",
+        barrier_grows,
+    ),
+    Claim(
+        "NoT grows monotonically on the line from one network to the other.",
+        "Figure 3",
+        "holds at all checkpoints; in part at half of them",
+        transpositions_are_monotone,
+    ),
+    Claim(
+        "NoT quantifies the role of permutations, also between networks that were sampled or "
+        "trained apart.",
+        "Figure 3",
+        "holds where their NoT is a tenth below that of random permutations; in part from 2 % on",
+        transpositions_tell,
+    ),
+    Claim(
+        "After rebasin, HMC, ensembles and VI can be compared weight by weight.",
+        "Figure 4",
+        "holds where rebasin raises every correlation of μ with HMC's by 0.1, and those of σ are "
+        "above 0.1; in part from 0.03 of μ on",
+        weights_compare,
+    ),
+    Claim(
+        "HMC's σ says which weights of an ordinary network can be pruned.",
+        "Figure 5",
+        "holds where it zeroes 20 percentage points more than a random order; in part from 5 on",
+        hmc_std_prunes,
+    ),
+)

@@ -1,0 +1,446 @@
+"""The report of a batch of runs: one HTML file that needs nothing but itself, and its numbers.
+
+`write_report` reads run directories only, so a report can be made again at any time, of whatever
+is there: parts whose run is missing say so.
+"""
+
+import base64
+import html
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from utils.claims import FAILS, HOLDS, PARTLY, UNKNOWN, Verdict, judge_all
+from utils.evaluation import COLUMNS, ROWS
+from utils.results import Missing, Results, RunResult
+from utils.runs import duration, save_json, write_atomically
+from utils.tables import (
+    REFERENCE_HEADINGS,
+    paper_values,
+    reference_rows,
+    sparsity_table,
+    summary_lines,
+)
+
+import yaml
+from PIL import Image
+
+STYLE_SHEET = Path(__file__).with_name("report.css")
+PAPER = "A Compact Representation for Bayesian Neural Networks By Removing Permutation Symmetry"
+MARKS = {HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
+         UNKNOWN: ("–", "unknown")}  # fmt: skip
+ROW_NAMES = {
+    "agreement": "Agreement ↑",
+    "total_variation": "TV ↓",
+    "sample_accuracy": "Test accuracy of samples (%) ↑",
+    "mean_accuracy": "Test accuracy of μ (%) ↑",
+    "nll": "NLL (nats) ↓",
+    "ece": "ECE ↓",
+    "brier": "Brier ↓",
+}
+LONG_CELL = 60  # characters, from which on a cell may break into lines
+IN_PERCENT = ("sample_accuracy", "mean_accuracy")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a run, and what it shows."""
+
+    title: str
+    kind: str  # of the run
+    name: str  # of the file, without its suffix
+    caption: str
+
+
+PRUNING = "Pruning"
+PICTURES = {
+    "Loss barriers and number of transpositions": (
+        Picture(
+            "Figure 2: the loss between two networks over training",
+            "net_matching", "loss_along_line",
+            "Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
+            "network as it is (left) and rebased to the first (right). White lines join points of "
+            "equal loss. A ridge in the middle is a loss barrier.",
+        ),
+        Picture(
+            "The barrier that each way of rebasin leaves",
+            "net_matching", "barriers",
+            "Test loss and error barriers over training, and NoT of the rebasin beside that of a "
+            "random permutation.",
+        ),
+        Picture(
+            "Figure 3, left: networks that start as permuted copies of each other",
+            "transpositions", "transpositions",
+            "NoT found by rebasin, weight distance and loss barrier after training, each against "
+            "the NoT planted at initialisation.",
+        ),
+        Picture(
+            "Figure 3, right: on the line between two networks",
+            "net_matching", "along_line",
+            "Weight distance and NoT of W_λ against W₀, before the first and after the last epoch.",
+        ),
+    ),
+    "Weights: HMC, ensemble and variational inference": (
+        Picture(
+            "Figure 4: means of weights", "eval", "weight_pairs_mean",
+            "μ of each weight by one method against another, before rebasin (top) and after it "
+            "(bottom), as densities; r is the correlation. Weights of dead pixels are left out.",
+        ),
+        Picture(
+            "Figure 4: standard deviations of weights", "eval", "weight_pairs_std",
+            "The same of σ.",
+        ),
+        Picture(
+            "NoT along the chain", "eval", "transpositions_along_chain",
+            "NoT of the rebasin of each HMC sample to the first, beside the same rebasin of "
+            "networks drawn from the prior, and random permutations.",
+        ),
+    ),
+    PRUNING: (
+        Picture(
+            "Figure 5, left: σ before and after rebasin", "eval_pruning", "sigma_histograms",
+            "Histograms of σ over the weights. The prior's σ is 1.",
+        ),
+        Picture(
+            "Figure 5, right: accuracy of pruned networks", "eval_pruning", "pruning",
+            "Test accuracy when only the weights of lowest σ are kept and the others are zero, of "
+            "mean networks and of single ones; below, without the weights of dead pixels.",
+        ),
+        Picture(
+            "By other orders", "eval_pruning", "pruning_criteria",
+            "Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
+        ),
+    ),
+    "Chains and training": (
+        Picture(
+            "HMC: the chain", "HMC", "chain",
+            "Per transition: acceptance probability, NLL of the training images, and test accuracy "
+            "of the newest sample and of the average so far.",
+        ),
+        Picture("Ensemble: training", "ensemble", "training", "Loss of members, test accuracy."),
+        Picture("VI: training", "VI", "training", "−ELBO and its parts, test accuracy of μ."),
+    ),
+}  # fmt: skip
+
+
+def write_report(results: Results, directory: Path) -> Path:
+    """report.html, numbers.json and the figures as files; the path of the first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    verdicts = judge_all(results)
+    save_json(directory / "numbers.json", numbers_of(results, verdicts))
+    _write_figures(results, directory / "figures")
+    notes = directory / "notes.txt"
+    text = page(results, verdicts, notes.read_text() if notes.exists() else "")
+    path = directory / "report.html"
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path
+
+
+def numbers_of(results: Results, verdicts: list[Verdict]) -> dict:
+    """Everything the report states, for programs to read."""
+    return {
+        "preset": results.preset,
+        "dataset": results.dataset,
+        "claims": [
+            {"claim": v.claim.text, "where": v.claim.where, "rule": v.claim.rule, "mark": v.mark,
+             "evidence": v.evidence}
+            for v in verdicts
+        ],
+        "table1": _or_none(lambda: results.table),
+        "table1_errors": _or_none(lambda: results.errors),
+        "evaluation": _or_none(lambda: results.diagnostics),
+        "pruning": _or_none(lambda: results.pruning),
+        "chain": _or_none(lambda: results.runs["HMC"].json("diagnostics.json")["groups"]),
+        "runs": {run.kind: _run_numbers(run) for run in results.begun()},
+    }  # fmt: skip
+
+
+def _run_numbers(run: RunResult) -> dict:
+    meta = run.json("meta.json")
+    return {
+        "finished": run.finished,
+        "summary": _or_none(lambda: run.json("summary.json")),
+        "config": run.config,
+        "seconds": meta["seconds"],
+        "peak_memory": meta["peak_memory"],
+        "matmul": meta["matmul"],
+        "sessions": meta["sessions"],
+    }
+
+
+def _or_none(read: Callable):
+    try:
+        return read()
+    except Missing:
+        return None
+
+
+# ---- the page
+
+
+def page(results: Results, verdicts: list[Verdict], notes: str) -> str:
+    """The whole HTML document."""
+    sections = [
+        _heading(results),
+        _claims(verdicts),
+        _notes(notes),
+        _tables(results),
+        *(_pictures(title, results, pictures) for title, pictures in PICTURES.items()),
+        _evaluation(results),
+        _chain(results),
+        _runs(results),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{_text(_title(results))}</title>\n<style>\n{STYLE_SHEET.read_text()}</style>\n"
+        "</head>\n<body>\n" + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n"
+    )
+
+
+def _title(results: Results) -> str:
+    return f"Compact BNN posterior: {results.preset} on {results.dataset}"
+
+
+def _heading(results: Results) -> str:
+    quick = (
+        "<p><strong>The quick preset is a smaller network on part of the data.</strong> Its "
+        "numbers are alike in kind to the paper's, not in value.</p>"
+    )
+    running = [run for run in results.runs.values() if not run.finished]
+    parts = [
+        f"<h1>{_text(_title(results))}</h1>",
+        f"<p class=soft>A reproduction of <a href='https://arxiv.org/abs/2401.00611'>{PAPER}</a> "
+        "(Xiao, Liu, Bamler, 2023), from the runs of one batch. Numbers after ± are standard "
+        "errors.</p>",
+        "<p>Permuting the hidden units of a network changes its weights and not its function. "
+        "Rebasin aligns all samples of the posterior to one reference network; then the mean and "
+        "standard deviation of each weight, q_r, mean something. q_d is the same Gaussian without "
+        "rebasin. NoT, the number of transpositions, is how many swaps a permutation takes.</p>",
+        quick if results.preset == "quick" else "",
+        f"<p><strong>Not finished: {_text(', '.join(run.kind for run in running))}.</strong></p>"
+        if running
+        else "",
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _claims(verdicts: list[Verdict]) -> str:
+    rows = []
+    for verdict in verdicts:
+        sign, name = MARKS[verdict.mark]
+        claim = verdict.claim
+        rows.append(
+            f"<tr><td class={name}><span class=mark>{sign}</span> {verdict.mark}</td>"
+            f"<td>{_text(claim.text)}<br><span class=soft>{_text(claim.where)}; "
+            f"{_text(claim.rule)}</span></td><td>{_text(verdict.evidence)}</td></tr>"
+        )
+    marks = [verdict.mark for verdict in verdicts]
+    counts = ", ".join(f"{marks.count(mark)} {mark}" for mark in MARKS if mark in marks)
+    return (
+        "<h2 id=findings>Findings: what the paper says, and what our numbers say</h2>\n"
+        f"<p>Of {len(marks)} claims: {counts}.</p>\n"
+        "<table class=claims><thead><tr><th></th><th>claim, where, and the rule of its mark</th>"
+        f"<th>evidence</th></tr></thead>\n<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _notes(notes: str) -> str:
+    """Paragraphs that were written for these results by hand."""
+    if not notes.strip():
+        return ""
+    paragraphs = "\n".join(f"<p>{_text(part)}</p>" for part in notes.strip().split("\n\n"))
+    return f"<h2 id=notes>Where we differ from the paper, and what to make of it</h2>\n{paragraphs}"
+
+
+def _tables(results: Results) -> str:
+    try:
+        table, errors = results.table, results.errors
+    except Missing as missing:
+        return f"<h2 id=table1>Table 1</h2>\n<p>{_text(missing)}.</p>"
+    paper = paper_values("table1") if results.dataset == "MNIST" else {}
+    beside = "; the paper's value below each" if paper else ""
+    return "\n".join([
+        "<h2 id=table1>Table 1: posteriors as functions</h2>",
+        f"<p class=soft>Against the prediction of HMC's samples, on the test images{beside}.</p>",
+        _score_table(table, errors, paper, ROWS[:4]),
+        "<h3>Beyond the paper: likelihood and calibration</h3>",
+        _score_table(table, errors, {}, ROWS[4:]),
+        _command(results.runs["eval"]),
+    ])  # fmt: skip
+
+
+def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) -> str:
+    head = ["", *(ROW_NAMES[row] for row in rows)]
+    body = []
+    for name, column in table.items():
+        cells = [_text(COLUMNS[name])]
+        for row in rows:
+            if row not in column:
+                cells.append("–")
+                continue
+            factor, digits = (100, 2) if row in IN_PERCENT else (1, 4)
+            cell = f"{factor * column[row]:.{digits}f} ± {factor * errors[name][row]:.{digits}f}"
+            published = paper.get(name, {}).get(row)
+            if published is not None:
+                cell += f"<small>paper {factor * published:.{digits}f}</small>"
+            cells.append(cell)
+        body.append(cells)
+    return _html_table(head, body, escape=False)
+
+
+def _pictures(title: str, results: Results, pictures: Iterable[Picture]) -> str:
+    parts = [f"<h2>{title}</h2>"]
+    for picture in pictures:
+        parts.append(f"<h3>{picture.title}</h3>")
+        run = results.runs[picture.kind]
+        try:
+            data, (width, height) = _compressed(run.path(f"{picture.name}.png"))
+        except Missing as missing:
+            parts.append(f"<p>{_text(missing)}.</p>")
+            continue
+        source = base64.b64encode(data).decode()
+        parts.append(
+            f"<figure id={picture.name}><div class=scroll tabindex=0>"
+            f'<img src="data:image/png;base64,{source}" '
+            f'width={width // 2} height={height // 2} alt="{_text(picture.title)}"></div>'
+            f"<figcaption>{_text(picture.caption)}</figcaption>{_command(run)}</figure>"
+        )
+    if title == PRUNING:
+        parts.append(_sparsity(results))
+    return "\n".join(parts)
+
+
+def _command(run: RunResult) -> str:
+    """How a run was begun, with its config behind a click."""
+    session = run.json("meta.json")["sessions"][0]
+    return (
+        f"<details><summary>command and config of {_text(run.directory.name)}</summary>"
+        f"<pre>{_text(_plain(session['command']))}</pre>"
+        f"<pre>{_text(yaml.safe_dump(run.config, sort_keys=False))}</pre></details>"
+    )
+
+
+def _plain(command: str) -> str:
+    """Without --resume, which reproduce.py gives by habit."""
+    return shlex.join(word for word in shlex.split(command) if word != "--resume")
+
+
+def _sparsity(results: Results) -> str:
+    try:
+        curves = results.pruning["curves"]
+    except Missing:
+        return ""
+    return (
+        "<h3>Share of weights that are zero when this much accuracy is lost</h3>\n"
+        "<p class=soft>“alive” counts only weights that are not behind dead pixels.</p>\n"
+        + _html_table(*sparsity_table(curves))
+    )
+
+
+def _evaluation(results: Results) -> str:
+    """What only this repository tells: checks, other references, the null."""
+    try:
+        diagnostics = results.diagnostics
+    except Missing:
+        return ""
+    lines = "".join(f"<li>{_text(line)}</li>" for line in summary_lines(diagnostics))
+    return (
+        "<h2 id=checks>Checks, and what the paper does not tell</h2>\n"
+        f"<ul>{lines}</ul>\n<h3>q_r by the choice of reference, and of networks that know nothing "
+        f"of the data</h3>\n<p class=soft>{diagnostics['study_samples']} samples, matched on "
+        f"{diagnostics['study_images']} images; “with” tells correlations over weights. The last "
+        "row rebases draws from the prior to HMC's reference: what it reaches is the work of the "
+        "alignment alone.</p>\n" + _html_table(REFERENCE_HEADINGS, reference_rows(diagnostics))
+    )
+
+
+def _chain(results: Results) -> str:
+    run = results.runs["HMC"]
+    try:
+        found = run.json("diagnostics.json")
+    except Missing as missing:
+        return f"<h2 id=chain>Diagnostics of the chain</h2>\n<p>{_text(missing)}.</p>"
+    head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
+            "median bulk ESS", "median bulk ESS per hour"]  # fmt: skip
+    body = [
+        [name.replace("_", " "), f"{group['largest_rhat']:.3f}",
+         f"{group['smallest_ess_bulk']:.0f}", f"{group['smallest_ess_tail']:.0f}",
+         f"{group['median_ess_bulk']:.0f}", f"{group['median_ess_bulk_per_hour']:.0f}"]
+        for name, group in found["groups"].items() if group
+    ]  # fmt: skip
+    kept = [record for record in run.records("trace.jsonl") if not record["burnin"]]
+    accepted = sum(record["accept_prob"] for record in kept) / len(kept)
+    divergent = sum(record["divergent"] for record in kept)
+    state = "" if run.finished else ", so far"
+    return (
+        "<h2 id=chain>Diagnostics of the chain</h2>\n"
+        f"<p>{found['chains']} chain(s) of {found['draws_per_chain']} samples{state}, sampled in "
+        f"{duration(3600 * found['hours'])}: {found['draws_per_chain'] / found['hours']:.0f} "
+        f"samples an hour. Acceptance {accepted:.2f}; {divergent} divergent transitions.</p>\n"
+        + _html_table(head, body)
+    )
+
+
+def _runs(results: Results) -> str:
+    head = ["run", "state", "time", "peak memory", "commit", "machine", "versions"]
+    body = []
+    for run in results.begun():
+        meta = run.json("meta.json")
+        last = meta["sessions"][-1]
+        commits = dict.fromkeys((s["git_commit"] or "unknown")[:7] for s in meta["sessions"])
+        changed = any(s["git_uncommitted_changes"] for s in meta["sessions"])
+        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        body.append([
+            run.kind, "finished" if run.finished else "begun", duration(meta["seconds"]),
+            f"{meta['peak_memory'] / 1e9:.2f} GB",
+            ", ".join(commits) + (" and changes" if changed else ""),
+            f"{last['processor']}, {last['device']}, {last['threads']} threads",
+            f"Python {last['python']}, {versions}",
+        ])  # fmt: skip
+    return "<h2 id=runs>Runs: times, machines, versions</h2>\n" + _html_table(head, body)
+
+
+def _html_table(head: Iterable[str], body: Iterable[list[str]], escape: bool = True) -> str:
+    """A table that scrolls by itself where it is wider than the page."""
+
+    def cell(content: str) -> str:
+        text = _text(content) if escape else content
+        return f"<td class=long>{text}</td>" if len(content) > LONG_CELL else f"<td>{text}</td>"
+
+    cells = "".join(f"<th>{_text(name)}</th>" for name in head)
+    rows = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in body)
+    return (
+        f"<div class=scroll tabindex=0><table class=numbers><thead><tr>{cells}</tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _text(value) -> str:
+    return html.escape(str(value))
+
+
+# ---- figures
+
+
+def _compressed(path: Path) -> tuple[bytes, tuple[int, int]]:
+    """A PNG in 256 colours, a third of its size and to the eye the same; width and height."""
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        buffer = BytesIO()
+        small.save(buffer, format="png", optimize=True)
+        return buffer.getvalue(), image.size
+
+
+def _write_figures(results: Results, directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for picture in (picture for group in PICTURES.values() for picture in group):
+        try:
+            data, _ = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
+        except Missing:
+            continue
+        name = f"{picture.kind}_{picture.name}.png"
+        write_atomically(directory / name, lambda file, data=data: file.write(data))
