@@ -33,6 +33,7 @@ from utils.training import (
 import torch
 from torch import Tensor
 
+KIND = "ensemble"  # of its runs: what their directories begin with
 EPOCHS_PER_ROUND = 2  # with two epochs of each member to hand out, no core waits for long
 
 
@@ -51,7 +52,7 @@ def main(config: EnsembleConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     settings = settings_of(config, config.prior_precision)
-    run = open_run(config, "ensemble", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     state = resume_or_start(run, network, settings)

@@ -10,7 +10,8 @@ The HMC columns of paper A's Table 1 and Figures 4 and 5 start from it.
 Leaves in its run directory samples.npy [chains · samples, weights], one chain after the other,
 with network.json and chains.json (how many chains of how many samples), trace.jsonl (a record per
 transition, burn-in included), quantities.npy (what is diagnosed, per sample), diagnostics.json
-(R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json.
+(R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json
+(scores, acceptance, and ess_per_hour: effective samples of the test log-likelihood).
 """
 
 import time
@@ -32,6 +33,7 @@ from utils.seeding import generator
 import torch
 from torch import Tensor
 
+KIND = "HMC"  # of its runs: what their directories begin with
 MEASURED_STEPS = 16
 
 
@@ -87,7 +89,7 @@ def main(config: HMCConfig) -> None:
     device = choose_device(config.device)
     with parallel.connected(device) as ranks:
         check_sharing(config, ranks)
-        run = open_run(config, "HMC", device) if ranks.first else None
+        run = open_run(config, KIND, device) if ranks.first else None
         if share_number(ranks, run is not None and not run.finished):
             run_chains(config, device, ranks, run)
 

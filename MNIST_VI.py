@@ -25,6 +25,8 @@ from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
 from utils.vi import VIState, kl_to_standard_normal, start_vi, train_vi_epoch
 
+KIND = "VI"  # of its runs: what their directories begin with
+
 
 @dataclass(frozen=True, kw_only=True)
 class VIConfig(NetworkConfig):
@@ -39,7 +41,7 @@ def main(config: VIConfig) -> None:
     device = choose_device(config.device)
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
-    run = open_run(config, "VI", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     state = resume_or_start(run, network)

@@ -61,6 +61,7 @@ from utils.tables import (
     print_table,
     reference_rows,
     summary_lines,
+    table_numbers,
     table_rows,
 )
 from utils.vi import GaussianPosterior
@@ -77,6 +78,8 @@ from utils.weight_study import (
 
 import torch
 from torch import Tensor
+
+KIND = "eval"  # of its runs: what their directories begin with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir).to(device)
-    run = open_run(config, "eval", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     setup = set_up(run, data, sources.network)
@@ -410,7 +413,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     paper = paper_values("table1") if run.config.dataset == "MNIST" else {}
     for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
         lines = table_rows(table, errors, paper, rows)
-        run.log_table(name, ["posterior", *rows], lines)
+        run.log_table(name, *table_numbers(table, errors, paper, rows))
         print()
         print_table([["ours ± standard error (paper)", *rows], *lines])
     print()

@@ -13,6 +13,7 @@ Leaves in its run directory pruning.json (curves, and the sparsity each reaches 
 lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their figures.
 """
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ from utils.tables import print_table, sparsity_table
 import numpy as np
 from torch import Tensor
 
+KIND = "eval_pruning"  # of its runs: what their directories begin with
 HISTOGRAM_EDGES = np.linspace(-6, 1, 561)  # of log10 σ
 
 
@@ -67,7 +69,7 @@ def main(config: PruningConfig) -> None:
     space = open_weight_space(source, device)
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir).to(device)
-    run = open_run(config, "eval_pruning", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     prunings = list_prunings(space, config.seed)
@@ -139,8 +141,15 @@ def measure(
                     "accuracy": curve,
                     "sparsity": {str(loss): sparsity_at(curve, loss) for loss in LOSSES},
                 }  # fmt: skip
-                run.log(pruning=pruning.name, weights=part, accuracy=curve)
+                log_curve(run, f"{part}_{pruning.name}", curve)
     return {"curves": curves}
+
+
+def log_curve(run: Run, name: str, curve: list[float]) -> None:
+    """Accuracies over the share kept, under a name of letters, digits and _, as wandb wants it."""
+    metric = re.sub(r"[^A-Za-z0-9]+", "_", name)
+    for kept, share in zip(KEPT_PERCENT, curve, strict=True):
+        run.log(kept_percent=kept, **{metric: share})
 
 
 def report(run: Run, results: dict) -> None:

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+KIND = "net_matching"  # of its runs: what their directories begin with
 ALIGNMENTS = ("as is", "by activation", "by weight")  # of W_1
 TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
 
@@ -53,7 +54,7 @@ def main(config: NetMatchingConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     settings = settings_of(config)
-    run = open_run(config, "net_matching", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     state, results = resume_or_start(run, network, data, settings)

@@ -55,6 +55,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+KIND = "transpositions"  # of its runs: what their directories begin with
 HALFWAY = (0.0, 0.5, 1.0)
 
 
@@ -79,7 +80,7 @@ def main(config: TranspositionsConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     settings = settings_of(config)
-    run = open_run(config, "transpositions", device)
+    run = open_run(config, KIND, device)
     if run.finished:
         return
     number, state = resume_or_start(run, network, settings)

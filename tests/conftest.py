@@ -1,5 +1,7 @@
 """What the tests share: the repository's data directory, and scripts run as a user runs them."""
 
+import dataclasses
+import json
 import os
 import runpy
 import subprocess
@@ -10,6 +12,7 @@ from typing import NamedTuple
 from utils.data import load_dataset
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -74,6 +77,7 @@ TOY_POSTERIORS = {
     "MNIST_HMC": (
         "--num_chains", "2", "--num_samples", "8", "--num_burnin", "3", "--num_steps", "15",
         "--trajectory_length", "none", "--step_size", "0.003", "--anchored_epochs", "1",
+        "--wandb", "offline",
     ),
     "MNIST_Ensemble": ("--num_members", "3", "--num_epochs", "5"),
     "MNIST_VI": ("--num_epochs", "5", "--num_draws", "2"),
@@ -94,7 +98,8 @@ def evaluated(tmp_path_factory, data_dir) -> Path:
     """An out_dir with toy runs of HMC, ensemble and VI, and an evaluation of them."""
     out_dir = tmp_path_factory.mktemp("evaluated")
     steps = {name: (*TOY, *arguments) for name, arguments in TOY_POSTERIORS.items()}
-    run_all(out_dir, data_dir, steps | {"MNIST_eval": ("--config_name", "quick", *TOY_EVALUATION)})
+    evaluation = ("--config_name", "quick", "--wandb", "offline", *TOY_EVALUATION)
+    run_all(out_dir, data_dir, steps | {"MNIST_eval": evaluation})
     return out_dir
 
 
@@ -112,6 +117,46 @@ def run_all(out_dir: Path, data_dir: Path, steps: dict[str, tuple]) -> None:
             command = script_command(out_dir, data_dir, name, *arguments)
             patch.setattr(sys, "argv", command[1:])
             runpy.run_path(command[1], run_name="__main__")
+
+
+@pytest.fixture
+def run_sweep(monkeypatch, capfd):
+    """Run a command of sweep.py to its end, in this process."""
+
+    def run(command: list[str]) -> Ended:
+        monkeypatch.setattr(sys, "argv", command)
+        capfd.readouterr()
+        code = 0
+        try:
+            runpy.run_path(command[0], run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code or 0
+        said = capfd.readouterr()
+        if isinstance(code, str):  # as Python ends a process: the text goes to stderr
+            return Ended(1, said.out, said.err + code)
+        return Ended(code, *said)
+
+    return run
+
+
+@pytest.fixture
+def made_up_runs():
+    """Leave finished runs at the points of a command of sweep.py, with these summaries."""
+    import sweep  # not needed by most tests
+
+    def make(command: list[str], summaries: list[dict]) -> list[Path]:
+        options = sweep.read_options(command[1:])
+        points = sweep.plan(sweep.read_sweep(options.file), options)
+        for point, summary in zip(points, summaries, strict=True):
+            point.directory.mkdir(parents=True)
+            recorded = yaml.safe_dump(dataclasses.asdict(point.config))
+            (point.directory / "config.yaml").write_text(recorded)
+            (point.directory / "summary.json").write_text(json.dumps(summary))
+            (point.directory / "meta.json").write_text('{"seconds": 75.0}')
+            (point.directory / "DONE").touch()
+        return [point.directory for point in points]
+
+    return make
 
 
 def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list[str]:

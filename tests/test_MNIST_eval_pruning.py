@@ -1,7 +1,9 @@
 """The script as a user runs it, on a toy evaluation; its numbers found once more with numpy."""
 
 import json
+import re
 
+from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data import load_dataset
 
@@ -19,7 +21,9 @@ def source(evaluated):
 
 @pytest.fixture
 def run(source, script, tmp_path):
-    ended = script("MNIST_eval_pruning", "--config_name", "quick", "--eval", source)
+    ended = script(
+        "MNIST_eval_pruning", "--config_name", "quick", "--eval", source, "--wandb", "offline"
+    )
     assert ended.returncode == 0, ended.stderr
     assert "hmc mean, std of hmc" in ended.stdout
     return tmp_path / "default" / "eval_pruning-MNIST-quick"
@@ -69,6 +73,14 @@ def test_curves_and_histograms(run, source, data_dir):
     assert histograms["vi_before_all"].sum() == 7960
     for name in ("pruning", "pruning_criteria", "sigma_histograms"):
         assert (run / f"{name}.png").stat().st_size > 10_000
+    told = read_offline_run(run)
+    assert set(told.axes.values()) == {"kept_percent"}
+    assert all(re.fullmatch("[a-z_]+", name) for name in told.axes)  # as wandb can sort by
+    name = "alive_vi_mean_std_of_vi"
+    drawn = [(row["kept_percent"], row[name]) for row in told.rows if name in row]
+    accuracies = curves["alive"]["vi mean, std of vi"]["accuracy"]
+    assert drawn == list(zip(PERCENT, accuracies, strict=True))
+    assert told.images.keys() == {"pruning", "pruning_criteria", "sigma_histograms"}
 
 
 def test_without_an_evaluation_the_command_is_named(script):

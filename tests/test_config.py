@@ -130,3 +130,49 @@ def test_help_names_every_field_with_unit_and_default(capsys):
     text = capsys.readouterr().out
     for expected in ("--step_size", "how far", "(default: 0.1)", "named configs: base"):
         assert expected in text
+
+
+def test_a_key_given_twice_is_named_with_its_file_and_lines(tmp_path):
+    write(tmp_path, "bad", "step_size: 0.2\nseed: 1\n\nstep_size: 0.3\n")
+    with pytest.raises(UserError, match=r"bad.yaml has 'step_size' twice, in lines 1 and 4"):
+        load("--config_name", "bad")
+    write(tmp_path, "bad", "sweep:\n  seed: [1]\n  seed: [2]\n")
+    with pytest.raises(UserError, match=r"bad.yaml has 'seed' twice, in lines 2 and 3"):
+        load("--config_name", "bad")
+    write(tmp_path, "good", "base: &base {}\nseed: 1\n")  # anchors are no keys
+    with pytest.raises(UserError, match="Unknown setting base"):
+        load("--config_name", "good")
+
+
+def test_values_as_wandb_agents_write_them():
+    """One word each, as Python prints the value: the agent's ${args}."""
+    loaded = load("--by_activation=False", "--hidden_sizes=[6, 7]", "--num_train=None", "--seed=3")
+    assert loaded.by_activation is False
+    assert (loaded.hidden_sizes, loaded.num_train, loaded.seed) == ([6, 7], None, 3)
+    assert load("--by_activation=True").by_activation is True
+    assert load("--hidden_sizes=8").hidden_sizes == [8]
+    with pytest.raises(UserError, match="--by_activation"):
+        load("--by_activation=maybe")
+    with pytest.raises(UserError, match=r"--hidden_sizes must be a whole number, got 'x'"):
+        load("--hidden_sizes=[6, x]")
+
+
+@pytest.fixture
+def _agent(monkeypatch):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+    monkeypatch.setenv("WANDB_RUN_ID", "r9")
+
+
+@pytest.mark.usefixtures("_agent")
+def test_a_run_of_a_wandb_agent_has_a_directory_of_its_own():
+    loaded = load()
+    assert (loaded.run_name, loaded.run_batch_name, loaded.resume) == ("r9", "sweep-s1", True)
+    named = load("--run_name", "mine", "--run_batch_name", "monday", "--overwrite")
+    assert (named.run_name, named.run_batch_name, named.overwrite) == ("mine-r9", "monday", True)
+
+
+@pytest.mark.usefixtures("_agent")
+def test_a_wandb_agents_run_is_no_grid(tmp_path):
+    write(tmp_path, "grid", "sweep:\n  seed: [1, 2]\n")
+    with pytest.raises(UserError, match=r"one point: take 'sweep' out of .*grid.yaml"):
+        load("--config_name", "grid")

@@ -1,17 +1,18 @@
-"""What wandb is told: an offline run, read back from the file that `wandb sync` would send."""
+"""What wandb is told, read back from offline runs."""
 
 import json
-import struct
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tests.offline_runs import read_offline_run
 from utils import wandb_log
 from utils.config import Config, UserError, option
+from utils.mlp import Network
 from utils.runs import open_run
 
+import numpy as np
 import pytest
 import torch
-from wandb.proto.wandb_internal_pb2 import Record
+from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,73 +20,74 @@ class ToyConfig(Config):
     step_size: float = option(0.1, "")
 
 
-def read_records(path) -> list[Record]:
-    """Records of a .wandb file: LevelDB's log format after a header of 7 bytes."""
-    content, position, parts, records = path.read_bytes(), 7, b"", []
-    while position + 7 <= len(content):
-        left_in_block = 32768 - position % 32768
-        if left_in_block < 7:
-            position += left_in_block
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, position)
-        parts += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            records.append(Record.FromString(parts))
-            parts = b""
-    return records
-
-
-def complete_records(directory) -> list[Record]:
-    """The records of a run; wandb's service may write on for a moment after the run's end."""
-    (file,) = directory.glob("wandb/offline-run-*/run-*.wandb")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        records = read_records(file)
-        if any(r.WhichOneof("record_type") == "exit" for r in records):
-            return records
-        time.sleep(0.05)
-    raise AssertionError(f"{file} was not completed")
-
-
 @pytest.fixture
-def offline_run(tmp_path, capsys):
-    config = ToyConfig(out_dir=str(tmp_path), wandb="offline", run_batch_name="monday", seed=5)
+def config(tmp_path):
+    return ToyConfig(out_dir=str(tmp_path), wandb="offline", run_batch_name="monday", seed=5)
+
+
+def test_an_offline_run_holds_what_it_should(config, capsys):
     run = open_run(config, "toy", torch.device("cpu"))
     run.log(epoch=1, loss=2.5, accuracy=0.5)
     run.log(epoch=2, loss=1.5, accuracy=0.75)
     run.log_table("scores", ["network", "accuracy"], [["a", 0.5]])
-    run.finish({"test_accuracy": 0.875})
-    assert f"wandb sync '{run.directory}'" in capsys.readouterr().out
-    return run
+    run.save_figure("curve", Figure())
+    run.save_array("samples.npy", np.ones((2, 3)))
+    same_names = {"scores": {"a": 0.5}, "curve": 3}  # as tables and figures have
+    run.finish({"test_accuracy": 0.875, **same_names})
+    told = read_offline_run(run.directory)
+    assert f"wandb sync '{told.directory}'" in capsys.readouterr().out
+    assert (told.start.run_group, told.start.job_type) == ("monday", "toy")
+    assert told.start.display_name == run.directory.name
+    assert told.start.run_id == run.meta["wandb_id"]
+    assert (told.config["seed"], told.config["step_size"]) == (5, 0.1)
+    logged = [(row["epoch"], row["loss"], row["accuracy"]) for row in told.rows if "loss" in row]
+    assert logged == [(1, 2.5, 0.5), (2, 1.5, 0.75)]
+    assert told.axes == {"loss": "epoch", "accuracy": "epoch"}
+    assert told.table("scores") == (["network", "accuracy"], [["a", 0.5]])
+    assert told.images["curve"].read_bytes() == run.path("curve.png").read_bytes()
+    assert told.summary["test_accuracy"] == 0.875
+    assert {name: told.summary[name] for name in same_names} == same_names
+    assert "weights" not in told.artifacts
+    assert "samples.npy" not in told.files
 
 
-def test_an_offline_run_holds_what_it_should(offline_run):
-    records = complete_records(offline_run.directory)
-    (start,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
-    assert (start.run_group, start.job_type) == ("monday", "toy")
-    assert start.display_name == offline_run.directory.name
-    config = {item.key: json.loads(item.value_json) for item in start.config.update}
-    assert config["seed"] == 5
-    assert config["step_size"] == 0.1
+def test_samples_go_to_wandb_if_they_are_asked_for(config, capsys):
+    run = open_run(replace(config, wandb_samples=True), "toy", torch.device("cpu"))
+    run.save_array("samples.npy", np.ones((2, 3)))
+    run.save_network(Network((2, 1)))
+    run.save_array("quantities.npy", np.ones(3))
+    run.finish({})
+    told = read_offline_run(run.directory)
+    assert sorted(told.artifacts["weights"]) == ["network.json", "samples.npy"]
+    assert "no weights" not in capsys.readouterr().out
 
-    rows = [
-        {item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json)
-         for item in r.history.item}
-        for r in records if r.WhichOneof("record_type") == "history"
-    ]  # fmt: skip
-    assert [(r["epoch"], r["loss"], r["accuracy"]) for r in rows if "loss" in r] == [
-        (1, 2.5, 0.5),
-        (2, 1.5, 0.75),
-    ]
-    assert any("scores" in row for row in rows)
-    axes = {r.metric.name: r.metric.step_metric for r in records if r.HasField("metric")}
-    assert axes["loss"] == axes["accuracy"] == "epoch"
-    summary = {
-        item.key: json.loads(item.value_json)
-        for r in records if r.HasField("summary") for item in r.summary.update
-    }  # fmt: skip
-    assert summary["test_accuracy"] == 0.875
+
+def test_samples_that_cannot_go_to_wandb_are_said_to_stay(config, capsys):
+    config = replace(config, wandb_samples=True)
+    open_run(config, "toy", torch.device("cpu")).finish({})
+    assert "leaves no weights that could go to wandb" in capsys.readouterr().out
+    with pytest.raises(UserError, match="take out --wandb_samples"):
+        open_run(replace(config, wandb="disabled", run_name="b"), "toy", torch.device("cpu"))
+
+
+def test_the_last_session_of_a_resumed_offline_run_holds_the_whole_run(config):
+    """For of several sessions of a run `wandb sync` keeps the last."""
+    run = open_run(config, "toy", torch.device("cpu"))
+    run.log(epoch=1, loss=2.5)
+    run.save_checkpoint({"epoch": 1})
+    run.log(epoch=2, loss=9.0)  # after the checkpoint: is logged again
+    run._wandb.close()
+    run._metrics.close()
+    run._lock.close()
+    resumed = open_run(replace(config, resume=True), "toy", torch.device("cpu"))
+    resumed.load_checkpoint()
+    resumed.log(epoch=2, loss=1.5)
+    resumed.finish({})
+    first, last = (read_offline_run(run.directory, session) for session in (0, 1))
+    assert [row["loss"] for row in first.rows] == [2.5, 9.0]
+    assert [(row["epoch"], row["loss"]) for row in last.rows] == [(1, 2.5), (2, 1.5)]
+    assert last.axes == {"loss": "epoch"}
+    assert first.start.run_id == last.start.run_id
 
 
 def test_metrics_are_complete_without_wandb(tmp_path):
@@ -123,8 +125,7 @@ def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, ca
     run.log({"epoch": 1, "loss": 2.5})
     run.close()
     assert "logging offline instead" in capfd.readouterr().err
-    rows = [r for r in complete_records(tmp_path) if r.WhichOneof("record_type") == "history"]
-    assert len(rows) == 1
+    assert len(read_offline_run(tmp_path).rows) == 1
 
 
 @pytest.mark.usefixtures("_server_that_does_not_answer")

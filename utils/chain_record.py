@@ -241,5 +241,7 @@ class ChainRecord:
             "leapfrog_steps": counters["steps"],
             "diagnostics": self._take_stock(chains.iteration),
         }
+        function = summary["diagnostics"].get("test_log_likelihood") or {}
+        summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
         self.run.finish(summary)
         return summary

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import itertools
 import math
+import os
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,9 @@ class Config:
         choices=("auto", "online", "offline", "disabled"),
         changeable=True,
     )
+    wandb_samples: bool = option(
+        False, "upload weights and samples to wandb, as an artifact", changeable=True
+    )
     resume: bool = option(False, "go on with this run if it was begun before", changeable=True)
     overwrite: bool = option(False, "delete what this run left before and start", changeable=True)
 
@@ -100,22 +104,41 @@ def load_configs(config_class, script: str, arguments: list[str], description: s
     settings, sweep, source = _read_yaml(config_class, script, given)
     command_line = {k: _convert(config_class, k, v, f"--{k}") for k, v in given.items()}
     sweep = {key: values for key, values in sweep.items() if key not in command_line}
+    agent_id = wandb_agent_run()
+    if agent_id and sweep:
+        raise UserError(f"A run of a wandb agent is one point: take 'sweep' out of {source}.")
     configs = []
     for point in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, point, strict=True))
-        merged = settings | chosen | command_line
-        if chosen:
-            label = ",".join(f"{key}={value}" for key, value in chosen.items()).replace("/", "_")
-            merged["run_name"] = "-".join(filter(None, [merged.get("run_name", ""), label]))
+        merged = _agent_settings(agent_id) | settings | chosen | command_line
+        names = [merged.get("run_name", ""), point_label(chosen), agent_id]
+        merged["run_name"] = "-".join(filter(None, names))
         configs.append(_build(config_class, merged, source))
     return configs
+
+
+def point_label(chosen: dict) -> str:
+    """What a point of a sweep is called in its run's name."""
+    return ",".join(f"{key}={value}" for key, value in chosen.items()).replace("/", "_")
+
+
+def wandb_agent_run() -> str | None:
+    """The id of the run that a wandb agent has started this process for, if one has."""
+    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+
+
+def _agent_settings(agent_id: str | None) -> dict:
+    """What goes without saying for a run of a wandb agent: its id makes its directory its own."""
+    if agent_id is None:
+        return {}
+    return {"run_batch_name": f"sweep-{os.environ['WANDB_SWEEP_ID']}", "resume": True}
 
 
 def _build(config_class, values: dict, source: str):
     if values.get("config"):
         values = values | {"config_name": Path(values["config"]).stem}
     config = config_class(**values)
-    if config.resume and config.overwrite:
+    if config.resume and config.overwrite and not wandb_agent_run():
         raise UserError("--resume and --overwrite exclude each other: give one of them.")
     for name in ("config_name", "run_name", "run_batch_name"):
         if "/" in getattr(config, name) or getattr(config, name).startswith("."):
@@ -128,15 +151,7 @@ def _build(config_class, values: dict, source: str):
 def _read_yaml(config_class, script: str, given: dict) -> tuple[dict, dict, str]:
     """Settings and sweep axes of the YAML file that the command line (or the default) names."""
     path = _yaml_path(config_class, script, given)
-    try:
-        content = yaml.safe_load(path.read_text()) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the config {path}: {error}.") from None
-    except yaml.YAMLError as error:
-        where = str(error).replace("\n", " ")
-        raise UserError(f"{path} is not valid YAML: {where}.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} must hold 'key: value' lines.")
+    content = read_yaml(path)
     sweep = content.pop("sweep", None) or {}
     if not isinstance(sweep, dict):
         raise UserError(f"'sweep' in {path} must hold lines 'key: [value, value]'.")
@@ -151,6 +166,39 @@ def _read_yaml(config_class, script: str, given: dict) -> tuple[dict, dict, str]
             raise UserError(f"sweep.{key} in {source} must be a list of values, got {values!r}.")
         axes[key] = [_convert(config_class, key, v, f"sweep.{key} in {source}") for v in values]
     return settings, axes, source
+
+
+def read_yaml(path: Path) -> dict:
+    """The mapping in a YAML file that the user has written."""
+    try:
+        content = yaml.load(path.read_text(), _OneOfEachKey) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the config {path}: {error}.") from None
+    except _RepeatedKey as error:
+        raise UserError(f"{path} has {error}: keep one of them.") from None
+    except yaml.YAMLError as error:
+        where = str(error).replace("\n", " ")
+        raise UserError(f"{path} is not valid YAML: {where}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold 'key: value' lines.")
+    return content
+
+
+class _RepeatedKey(Exception):
+    """A key that a mapping has twice; of plain YAML loaders the last one wins, silently."""
+
+
+class _OneOfEachKey(yaml.SafeLoader):
+    def construct_mapping(self, node, deep=False):
+        lines = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise _RepeatedKey(f"{key.value!r} twice, in lines {lines[key.value]} and {line}")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 def _yaml_path(config_class, script: str, given: dict) -> Path:
@@ -204,10 +252,12 @@ def _to_type(value, kind, source: str):
     """`value`, from YAML or as a command-line string, as `kind`."""
     arguments = typing.get_args(kind)
     if type(None) in arguments:
-        if value is None or value == "none":
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
         kind = next(a for a in arguments if a is not type(None))
     if typing.get_origin(kind) is list:
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+            value = _list_in_one_word(value)
         if not isinstance(value, list):
             raise UserError(f"{source} must be a list, got {value!r}.")
         return [_to_type(item, typing.get_args(kind)[0], source) for item in value]
@@ -231,6 +281,15 @@ def _to_type(value, kind, source: str):
     return kind(number)
 
 
+def _list_in_one_word(words: list[str]) -> list:
+    """The list of --hidden_sizes="[64, 64]", as wandb agents write it; others as they are."""
+    try:
+        content = yaml.safe_load(words[0])
+    except yaml.YAMLError:
+        return words
+    return content if isinstance(content, list) else words
+
+
 _TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -239,14 +298,16 @@ _TYPE_NAMES = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """One whose complaints are a sentence."""
+
     def error(self, message):
         raise UserError(f"{message[0].upper()}{message[1:]}; see --help.")
 
 
 def _read_command_line(config_class, script: str, arguments: list[str], description: str) -> dict:
     """The flags that were given, as {field: text, bool or list of texts}."""
-    parser = _Parser(
+    parser = Parser(
         prog=f"{script}.py",
         description=f"{description}\nnamed configs: {', '.join(config_names(script)) or 'none'}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -260,7 +321,7 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
     shared = {f.name for f in dataclasses.fields(Config)}
     for field in dataclasses.fields(config_class):
         _add_flag(groups[field.name in shared], field)
-    known, unknown = parser.parse_known_args(arguments)
+    known, unknown = parser.parse_known_args(_plain_switches(config_class, arguments))
     if unknown:
         flag = unknown[0].split("=")[0]
         if not flag.startswith("-"):
@@ -268,6 +329,16 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
         names = [f"--{f.name}" for f in dataclasses.fields(config_class)]
         raise UserError(_unknown_key(flag, flag, names))
     return vars(known)
+
+
+def _plain_switches(config_class, arguments: list[str]) -> list[str]:
+    """The arguments, with --name=True and --name=False of wandb agents as --name and --no-name."""
+    plain = {}
+    for field in dataclasses.fields(config_class):
+        if field.type is bool:
+            plain |= {f"--{field.name}=true": f"--{field.name}"}
+            plain |= {f"--{field.name}=false": f"--no-{field.name}"}
+    return [plain.get(argument.lower(), argument) for argument in arguments]
 
 
 def _add_flag(group, field) -> None:

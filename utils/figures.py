@@ -10,7 +10,7 @@ from pathlib import Path
 from utils.permutation import expected_transpositions
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -304,3 +304,110 @@ def recovery(source: Path) -> Figure:
         axis.set_title(network)
     axes[0].legend()
     return figure
+
+
+# ---- sweeps: sweep.json
+
+MOST_LINES = 7  # that a panel can hold and its reader tell apart
+WIDE = 20  # from this ratio of its largest to its smallest value on, an axis is logarithmic
+PANELS_PER_ROW = 4
+SWEEP_MARKS = ("best at each value", "best run", "no value")
+
+
+@styled
+def sweep(source: Path) -> Figure:
+    """The metric of every run against each setting that varies; crosses are runs without one.
+
+    With two settings of few values, lines join the runs that have the other setting in common;
+    else a line joins the best at every value, where values repeat.
+    """
+    results = json.loads(Path(source).read_text())
+    varied, runs = results["varied"], results["runs"]
+    columns = min(len(varied), PANELS_PER_ROW)
+    figure, axes = panels(-(-len(varied) // columns), columns, height=3)
+    axes = list(axes.flat)
+    for axis, name in zip(axes, varied, strict=False):
+        others = [other for other in varied if other != name]
+        places, ticks = _places([run["settings"][name] for run in runs])
+        points = list(zip(places, runs, strict=True))
+        reached = [(place, run) for place, run in points if run["value"] is not None]
+        if len(others) == 1 and len(_distinct(runs, others[0])) <= MOST_LINES:
+            _line_for_each(axis, reached, others[0], _distinct(runs, others[0]))
+        else:
+            _line_of_the_best(axis, reached, results["goal"] == "maximize")
+        _mark_runs(axis, points, results["goal"] == "maximize")
+        _scale(axis, name, ticks, places)
+        _scale_metric(axis, results, [run["value"] for _, run in reached])
+    for axis in axes[len(varied) :]:
+        axis.remove()
+    known = [line for line in axes[0].lines if line.get_label() in SWEEP_MARKS]
+    figure.legend(handles=known, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _distinct(runs: list[dict], name: str) -> list:
+    """The different values of a setting, in order."""
+    values = []
+    for run in runs:
+        if run["settings"][name] not in values:
+            values.append(run["settings"][name])
+    return sorted(values) if all(_is_number(value) for value in values) else values
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _places(values: list) -> tuple[list, list[str] | None]:
+    """Where values lie on an axis; for what is no number, 0, 1, … and what is written there."""
+    if all(_is_number(value) for value in values):
+        return values, None
+    names = list(dict.fromkeys(str(value) for value in values))
+    return [names.index(str(value)) for value in values], names
+
+
+def _line_for_each(axis: Axes, reached: list, other: str, values: list) -> None:
+    shades = colormaps["viridis"](np.linspace(0, 0.85, len(values)))
+    for value, shade, marker in zip(values, shades, "osD^vPX", strict=False):
+        line = sorted((x, run["value"]) for x, run in reached if run["settings"][other] == value)
+        xs, ys = zip(*line, strict=True) if line else ((), ())
+        axis.plot(xs, ys, color=shade, marker=marker, markersize=4, linewidth=1.2, label=value)
+    axis.legend(title=other, title_fontsize=8)
+
+
+def _line_of_the_best(axis: Axes, reached: list, maximize: bool) -> None:
+    axis.plot([x for x, _ in reached], [run["value"] for _, run in reached], "o", color=BLUE,
+              markersize=4, alpha=0.7)  # fmt: skip
+    places = sorted({x for x, _ in reached})
+    if len(places) <= max(MOST_LINES, len(reached) // 2) or len(places) == 1:
+        choose = max if maximize else min
+        best = [choose(run["value"] for x, run in reached if x == place) for place in places]
+        axis.plot(places, best, "-", color=BLUE, linewidth=1.2, zorder=1, label=SWEEP_MARKS[0])
+
+
+def _mark_runs(axis: Axes, points: list, maximize: bool) -> None:
+    """The best run, and at the bottom those that have no value."""
+    missing = [x for x, run in points if run["value"] is None]
+    if missing:
+        axis.plot(missing, [0.02] * len(missing), "x", color=GREY, label=SWEEP_MARKS[2],
+                  transform=axis.get_xaxis_transform())  # fmt: skip
+    reached = [(x, run["value"]) for x, run in points if run["value"] is not None]
+    if reached:
+        best = (max if maximize else min)(reached, key=lambda point: point[1])
+        axis.plot(*best, "*", color=ORANGE, markersize=12, zorder=5, label=SWEEP_MARKS[1])
+
+
+def _scale(axis: Axes, name: str, ticks: list[str] | None, places: list) -> None:
+    axis.set_xlabel(name)
+    if ticks is not None:
+        axis.set_xticks(range(len(ticks)), ticks)
+        axis.set_xlim(-0.5, len(ticks) - 0.5)
+    elif min(places) > 0 and max(places) >= WIDE * min(places):
+        axis.set_xscale("log")
+
+
+def _scale_metric(axis: Axes, results: dict, values: list[float]) -> None:
+    best = "high" if results["goal"] == "maximize" else "low"
+    axis.set_ylabel(f"{results['metric']} ({best} is good)")
+    if values and min(values) > 0 and max(values) >= WIDE * min(values):
+        axis.set_yscale("log")

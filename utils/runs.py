@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +42,7 @@ import torch
 import yaml
 from tqdm import tqdm
 
+WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")  # of whatever kind
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 UNUSABLE_PATH = (
@@ -59,20 +60,27 @@ class Stopped(Exception):
 def run_script(main: Callable, config_class, script_file: str, description: str) -> None:
     """Call `main` with every config that the command line asks for; report errors in a sentence."""
     script = Path(script_file).stem
-    try:
+    with ends_in_a_sentence(script, resume_command()):
         for config in load_configs(config_class, script, sys.argv[1:], description):
             main(config)
+
+
+@contextmanager
+def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
+    """Within it, what the user can mend ends the script; the command `again` goes on."""
+    try:
+        yield
     except BrokenPipeError:
         sys.exit(1)  # whoever was reading the output has gone
     except (UserError, OSError, MemoryError, RuntimeError) as error:
-        print(f"{script}: {explain(error)}", file=sys.stderr)
+        print(f"{script}: {explain(error, again)}", file=sys.stderr)
         sys.exit(2)
     except (Stopped, KeyboardInterrupt):
-        print(f"\nStopped. Go on with: {resume_command()}", file=sys.stderr)
+        print(f"\nStopped. Go on with: {again}", file=sys.stderr)
         sys.exit(130)
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, again: str) -> str:
     """The error in a sentence; one that no user could cause or mend is raised again."""
     if isinstance(error, UserError):
         return str(error)
@@ -81,10 +89,7 @@ def explain(error: Exception) -> str:
     if not isinstance(error, OSError):
         raise error
     if error.errno in OUT_OF_SPACE:
-        return (
-            "The disk is full. What was saved is safe: "
-            f"free some space and go on with: {resume_command()}"
-        )
+        return f"The disk is full. What was saved is safe: free some space and go on with: {again}"
     if error.errno in UNUSABLE_PATH:
         return (
             f"Cannot use {error.filename}: {error.strerror}. Give another --out_dir or --run_name."
@@ -123,7 +128,7 @@ def open_run(config, kind: str, device: torch.device) -> "Run":
     """Begin the run, or with `config.resume` go on with it; refuse to touch what is there else."""
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
-    lock = _lock(directory)
+    lock = lock_directory(directory)
     if config.overwrite:
         _clear(directory)
     begun = (directory / "config.yaml").exists()
@@ -143,7 +148,7 @@ def _check_reusable(config, directory: Path) -> None:
             f"{directory} holds a {'finished' if finished else 'begun'} run: "
             f"give {ways}, or another --run_name{'' if finished else ', or --overwrite'}."
         )
-    recorded = _read(directory / "config.yaml", yaml.safe_load)
+    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
     changed = changed_fields(config, recorded)
     if changed:
         was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
@@ -153,7 +158,7 @@ def _check_reusable(config, directory: Path) -> None:
         )
 
 
-def _read(path: Path, parse: Callable[[str], dict]) -> dict:
+def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
     """A mapping that a run has written, or {} where there is none yet."""
     try:
         content = parse(path.read_text()) if path.exists() else {}
@@ -164,7 +169,7 @@ def _read(path: Path, parse: Callable[[str], dict]) -> dict:
     return content
 
 
-def _lock(directory: Path):
+def lock_directory(directory: Path, instead: str = "--run_name"):
     """Hold the directory for this process; the kernel lets go of it however the process ends."""
     lock = open(directory / ".lock", "w")  # noqa: SIM115 (held open as long as the run lives)
     try:
@@ -172,7 +177,7 @@ def _lock(directory: Path):
     except OSError:
         lock.close()
         raise UserError(
-            f"Another process is working in {directory}: wait for it, or give another --run_name."
+            f"Another process is working in {directory}: wait for it, or give another {instead}."
         ) from None
     return lock
 
@@ -198,9 +203,9 @@ class Run:
             return
         for leftover in directory.glob(".*.tmp"):  # of a process that was killed while writing
             leftover.unlink()
-        self._previous = _read(directory / "meta.json", json.loads)
+        self._previous = read_mapping(directory / "meta.json", json.loads)
         self.meta = {
-            "wandb_id": self._previous.get("wandb_id", os.urandom(6).hex()),
+            "wandb_id": self._previous.get("wandb_id", wandb_log.new_id()),
             "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
             "sessions": [*self._previous.get("sessions", []), _provenance(device)],
         }
@@ -208,7 +213,8 @@ class Run:
         self._started = time.monotonic()
         self._write_meta()
         self._metrics = open(directory / "metrics.jsonl", "a+b")  # noqa: SIM115 (as the lock)
-        self._wandb = wandb_log.start(config, kind, directory, self.meta["wandb_id"])
+        begun = bool(self._previous)
+        self._wandb = wandb_log.start(config, kind, directory, self.meta["wandb_id"], begun)
         self.stop_requested = False
 
     def _tell_what_changed(self) -> None:
@@ -228,6 +234,15 @@ class Run:
         self._metrics.flush()
         self._wandb.log(record)
 
+    def _records(self) -> Iterator[dict]:
+        """What metrics.jsonl holds."""
+        path = self.path("metrics.jsonl")
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise UserError(f"{path} is damaged: start again with --overwrite.") from None
+
     def path(self, name: str) -> Path:
         return self.directory / name
 
@@ -244,9 +259,7 @@ class Run:
         save_json(self.path("network.json"), dataclasses.asdict(network))
 
     def save_figure(self, name: str, figure) -> None:
-        for suffix in ("png", "pdf"):
-            path = self.path(f"{name}.{suffix}")
-            write_atomically(path, lambda f, s=suffix: figure.savefig(f, format=s))
+        save_figure(self.path(name), figure)
         self._wandb.log_image(name, self.path(f"{name}.png"))
 
     def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
@@ -297,6 +310,7 @@ class Run:
                 f"{self.path('metrics.jsonl')} is damaged: start again with --overwrite."
             )
         self._metrics.truncate(header["metrics_bytes"])
+        self._wandb.catch_up(self._records())
         print(f"Resuming {self.directory} from {header['counters']}")
         return header["counters"], arrays
 
@@ -323,12 +337,21 @@ class Run:
         """Write the final numbers and mark the run as finished."""
         self.save_json("summary.json", summary)
         self._write_meta()
+        if self.config.wandb_samples:
+            self._upload_weights()
         self._wandb.finish(summary)
         write_atomically(self.path("DONE"), lambda f: None)
         self.path("checkpoint.npz").unlink(missing_ok=True)
         self._metrics.close()
         self._lock.close()
         self.finished = True
+
+    def _upload_weights(self) -> None:
+        files = [self.path(name) for name in WEIGHTS if self.path(name).exists()]
+        if files:
+            self._wandb.log_weights(files)
+        else:
+            print("--wandb_samples: this run leaves no weights that could go to wandb.")
 
     def _write_meta(self) -> None:
         elapsed = self._previous.get("seconds", 0) + time.monotonic() - self._started
@@ -388,6 +411,13 @@ def save_json(path: Path, content) -> None:
 
 def save_arrays(path: Path, **arrays) -> None:
     write_atomically(path, lambda f: np.savez(f, **{k: as_numpy(v) for k, v in arrays.items()}))
+
+
+def save_figure(path: Path, figure) -> None:
+    """`figure` as <path>.png and <path>.pdf."""
+    for suffix in ("png", "pdf"):
+        file = path.with_name(f"{path.name}.{suffix}")
+        write_atomically(file, lambda f, s=suffix: figure.savefig(f, format=s))
 
 
 def as_numpy(array) -> np.ndarray:

@@ -30,6 +30,22 @@ def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) ->
     return lines
 
 
+def table_numbers(
+    table: dict, errors: dict, paper: dict, rows: tuple[str, ...]
+) -> tuple[list[str], list[list]]:
+    """Headings and lines of the same as numbers: each score, its error, and the paper's if any."""
+    parts = {"": table, " ±": errors, " paper": paper}
+    shown = [
+        (row, suffix) for row in rows for suffix, part in parts.items()
+        if any(row in column for column in part.values())
+    ]  # fmt: skip
+    lines = [
+        [COLUMNS[name], *(parts[suffix].get(name, {}).get(row) for row, suffix in shown)]
+        for name in table
+    ]
+    return ["posterior", *(row + suffix for row, suffix in shown)], lines
+
+
 def print_table(lines: list[list[str]]) -> None:
     """Lines of cells, the first with the headings, as columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]

@@ -1,0 +1,163 @@
+"""Every command in README.md works as it stands there, made small by arguments put after it."""
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+
+import reproduce
+from tests.conftest import (
+    REPOSITORY,
+    TOY,
+    TOY_EVALUATION,
+    TOY_PERMUTATIONS,
+    TOY_POSTERIORS,
+)
+
+import pytest
+
+README = (REPOSITORY / "README.md").read_text()
+# Those after the command win; `--config` and `--config_name` exclude each other.
+SMALL = {name: (*TOY[2:], *given) for name, given in (TOY_POSTERIORS | TOY_PERMUTATIONS).items()}
+SMALL |= {"MNIST_eval": TOY_EVALUATION, "MNIST_eval_pruning": ()}
+SMALL["MNIST_HMC"] += ("--num_samples", "3", "--checkpoint_seconds", "0")
+
+
+def commands() -> list[str]:
+    """The lines of fenced blocks without a language, without their comments."""
+    blocks = re.findall(r"^```\n(.*?)^```", README, flags=re.M | re.S)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(python|make|torchrun|wandb|sbatch) ", line)]
+
+
+def commands_of(*programs: str) -> list[str]:
+    return [line for line in commands() if line.startswith(programs)]
+
+
+SCRIPTS = [line for line in commands_of("python MNIST_")]
+TORCHRUN = commands_of("torchrun")
+
+
+@pytest.fixture
+def as_user(tmp_path, evaluated, data_dir, monkeypatch):
+    """A working directory with finished toy runs in runs/default, under the configs' own names."""
+    runs = tmp_path / "runs" / "default"
+    runs.mkdir(parents=True)
+    for run in (evaluated / "default").iterdir():
+        (runs / run.name).symlink_to(run)
+    (runs / "HMC-MNIST-laptop").symlink_to(evaluated / "default" / "HMC-MNIST-quick")
+    (tmp_path / "data").symlink_to(data_dir)
+    (tmp_path / "my.yaml").write_text("num_epochs: 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def small(script: str, arguments: list[str]) -> list[str]:
+    """The arguments, and after them what makes the run small and keeps it in this directory."""
+    places = ["--run_name", "readme", "--wandb", "disabled", "--matmul", "default"]
+    if "--data_dir" in arguments:
+        places += ["--data_dir", "data"]
+    if "FashionMNIST" in arguments:
+        places += ["--dataset", "MNIST"]  # what is there without a network
+    given = list(SMALL[script])
+    for name in ("--hidden_sizes", "--num_chains"):  # what the command is about stays
+        if name in arguments and name in given:
+            at = given.index(name)
+            del given[at : at + 2]
+    if "--hidden_sizes" in arguments:
+        arguments = ["8" if word == "512" else word for word in arguments]
+    return [*arguments, *given, *places]
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_scripts(command, as_user, monkeypatch, capsys):
+    _, file, *arguments = shlex.split(command)
+    script = file.removesuffix(".py")
+    monkeypatch.setattr(sys, "argv", [file, *small(script, arguments)])
+    runpy.run_path(str(REPOSITORY / file), run_name="__main__")
+    assert "Saved in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", commands_of("make"))
+def test_make_targets(command):
+    """What make would do; CI does the targets themselves."""
+    words = shlex.split(command)
+    done = subprocess.run([words[0], "-n", *words[1:]], cwd=REPOSITORY, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", commands_of("python reproduce.py"))
+def test_reproduce(command, as_user, monkeypatch, capsys):
+    """Its plan and its report; the scripts that it would call are called above."""
+
+    class Process:
+        def __init__(self, words):
+            assert (REPOSITORY / words[1]).exists()
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
+    reproduce.main()
+    assert "The report: results/quick" in capsys.readouterr().out
+
+
+def run_ranks(command: str, cwd) -> subprocess.Popen:
+    words = shlex.split(command)
+    at = words.index("MNIST_HMC.py")
+    words[at] = str(REPOSITORY / words[at])
+    launcher = [sys.executable, "-m", "torch.distributed.run", *words[1:at]]
+    arguments = small("MNIST_HMC", words[at + 1 :])
+    return subprocess.Popen([*launcher, *words[at : at + 1], *arguments], cwd=cwd, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", TORCHRUN)
+def test_torchrun(command, as_user):
+    """On one node as it stands; of several nodes each is a launcher on this machine."""
+    nodes = 2 if "--nnodes 2" in command else 1
+    command = command.replace("--nproc-per-node 8", "--nproc-per-node 1")
+    command = command.replace("first-node:29400", f"localhost:{29400 + os.getpid() % 1000}")
+    launched = [run_ranks(command, as_user) for _ in range(nodes)]
+    outputs = [process.communicate(timeout=300) for process in launched]
+    assert all(process.returncode == 0 for process in launched), outputs
+    assert sum("Saved in" in output for output, _ in outputs) == 1
+
+
+def test_the_slurm_script(as_user):
+    """With stand-ins for SLURM's two programs; torchrun and the script are real."""
+    (script,) = re.findall(r"^```bash\n(#!.*?)^```", README, flags=re.M | re.S)
+    script = script.replace("--nproc-per-node 2", "--nproc-per-node 1")
+    script = script.replace("MNIST_HMC.py", str(REPOSITORY / "MNIST_HMC.py"))
+    added = shlex.join(small("MNIST_HMC", []))
+    (as_user / "hmc.sh").write_text(script.replace("--resume", f"--resume {added}"))
+    programs = as_user / "bin"
+    programs.mkdir()
+    stand_ins = {
+        "srun": 'exec "$@"',
+        "scontrol": "echo localhost",
+        "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
+    }
+    for name, body in stand_ins.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    slurm = {"SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    slurm["PATH"] = f"{programs}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "hmc.sh"], env=os.environ | slurm, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Saved in" in done.stdout
+
+
+def test_nothing_in_readme_is_left_out():
+    """Every command is of a kind that some test here, or the one named, runs."""
+    elsewhere = ("python sweep.py", "wandb ", "python examples/")  # test_sweep, test_own_networks
+    kinds = ("python MNIST_", "python reproduce.py", "make ", "torchrun ", *elsewhere)
+    assert [line for line in commands() if not line.startswith(kinds)] == []
+    mentioned = set(re.findall(r"`python (\w+)\.py`", README))
+    assert mentioned <= {step.script for step in reproduce.STEPS}

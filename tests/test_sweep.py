@@ -1,0 +1,240 @@
+"""sweep.py as a user runs it: real runs at toy size, and sweeps whose runs have been made up."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import sweep
+from tests.conftest import REPOSITORY
+from utils.sweeps import read_sweep
+
+import pytest
+import yaml
+
+TOY = {
+    "config_name": {"value": "quick"}, "hidden_sizes": {"value": [6]}, "num_train": {"value": 200},
+    "num_epochs": {"value": 2}, "num_draws": {"value": 2}, "matmul": {"value": "default"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(tmp_path, data_dir):
+    """The command that sweeps these parameters, besides those of a toy run."""
+
+    def make(parameters: dict, *arguments, program="MNIST_VI.py", **changed) -> list[str]:
+        metric = {"name": "test_accuracy", "goal": "maximize"}
+        content = {"program": program, "method": "grid", "metric": metric}
+        content |= {"parameters": TOY | parameters} | changed
+        file = tmp_path / "mine.yaml"
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+        common = ("--out_dir", tmp_path, "--data_dir", data_dir, "--wandb", "disabled")
+        given = [str(argument) for argument in (file, *common, *arguments)]
+        return [str(REPOSITORY / "sweep.py"), *given]
+
+    return make
+
+
+def results(tmp_path) -> dict:
+    return json.loads((tmp_path / "mine" / "sweep-mine" / "sweep.json").read_text())
+
+
+# ---- with real runs
+
+
+def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
+    given = command({"learning_rate": {"values": [0.0001, 1e30, 0.02]}}, "--jobs", 2)
+    done = run_sweep(given)
+    assert done.returncode == 1, done.stderr
+    assert "1 of 3 runs failed: python sweep.py" in done.stderr
+    batch = tmp_path / "mine"
+    rates = ("0.0001", "1e+30", "0.02")
+    slow, diverged, fast = (batch / f"VI-MNIST-quick-learning_rate={rate}" for rate in rates)
+    accuracies = [
+        json.loads((directory / "summary.json").read_text())["test_accuracy"]
+        for directory in (slow, fast)
+    ]
+    assert accuracies[0] < accuracies[1]
+    assert not (diverged / "DONE").exists()
+    assert "learning_rate=1e+30 failed: MNIST_VI: Training diverged in epoch 1" in done.stdout
+    assert f"learning_rate=0.02: test_accuracy {accuracies[1]}" in done.stdout
+    found = results(tmp_path)
+    assert [r["settings"]["learning_rate"] for r in found["runs"]] == [0.0001, 1e30, 0.02]
+    assert [r["value"] for r in found["runs"]] == [accuracies[0], None, accuracies[1]]
+    assert [r["finished"] for r in found["runs"]] == [True, False, True]
+    assert [r["directory"] for r in found["runs"]] == [slow.name, diverged.name, fast.name]
+    table = done.stdout[done.stdout.index("learning_rate  test_accuracy (maximize)") :]
+    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["0.02", "0.0001", "1e+30"]
+    assert (batch / "sweep-mine" / "sweep.png").stat().st_size > 10_000
+    assert "Saved in" in (batch / "sweep-mine" / "learning_rate=0.02.log").read_text()
+
+
+def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
+    command, run_sweep, tmp_path
+):
+    epochs = {"num_epochs": {"value": 40}}
+    given = command(epochs | {"seed": {"values": [1, 2]}}, "--num_runs", 1)
+    process = subprocess.Popen(
+        [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    directory = tmp_path / "mine" / "VI-MNIST-quick-seed=1"
+    try:
+        wait_for(directory / "checkpoint.npz", process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Stopped. Go on with: python sweep.py" in said
+    assert "--num_runs 1" in said.splitlines()[-1]
+    assert not (directory / "DONE").exists()
+    epoch = len((directory / "metrics.jsonl").read_text().splitlines())
+    log = tmp_path / "mine" / "sweep-mine" / "seed=1.log"
+    assert "Stopped. Go on with" in log.read_text()
+    done = run_sweep(given)
+    assert done.returncode == 0, done.stderr
+    assert f"Resuming {directory} from {{'epoch': {epoch}}}" in log.read_text()
+    assert results(tmp_path)["runs"][0]["finished"]
+
+
+def wait_for(path, process) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- with runs that have been made up
+
+
+def test_the_table_has_the_best_first(command, run_sweep, made_up_runs, tmp_path):
+    given = command(
+        {"seed": {"values": [1, 2, 3]}, "activation": {"values": ["relu", "tanh"]}},
+        metric={"name": "a.b", "goal": "minimize"},
+    )
+    values = [0.5, 0.25, None, 3.0, 0.125, 7.0]
+    made_up_runs(given, [{"a": {"b": value}, "c": 1} for value in values])
+    done = run_sweep(given)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout[done.stdout.index("seed  activation  a.b (minimize)") :].splitlines()
+    rows = [line.split() for line in table[1:7]]
+    assert rows[0] == ["3", "relu", "0.125", "1", "min", "15", "s"]
+    assert [row[2] for row in rows] == ["0.125", "0.25", "0.5", "3", "7", "none"]
+    assert results(tmp_path)["varied"] == ["seed", "activation"]
+
+
+def test_random_points_are_runs_of_their_own(command, run_sweep, made_up_runs, tmp_path):
+    rate = {"distribution": "log_uniform_values", "min": 0.001, "max": 0.1}
+    given = command({"learning_rate": rate}, "--num_runs", 4, "--seed", 7, method="random")
+    directories = made_up_runs(given, [{"test_accuracy": k / 10} for k in range(4)])
+    assert len(set(directories)) == 4
+    done = run_sweep(given)
+    assert "4 runs of MNIST_VI.py, 4 of them finished already" in done.stdout
+    assert all(0.001 <= r["settings"]["learning_rate"] <= 0.1 for r in results(tmp_path)["runs"])
+
+
+def test_a_batch_and_fixed_settings_come_from_the_file_unless_given(command):
+    parameters = {"seed": {"values": [1, 2]}, "run_batch_name": {"value": "monday"}}
+    for arguments, batch in (((), "monday"), (("--run_batch_name", "friday"), "friday")):
+        options = sweep.read_options(command(parameters, *arguments)[1:])
+        point, _ = sweep.plan(read_sweep(options.file), options)
+        assert point.config.run_batch_name == batch
+        assert point.config.seed == 1
+        assert point.config.hidden_sizes == [6]
+        assert point.directory.name == "VI-MNIST-quick-seed=1"
+        assert "--resume" in point.arguments
+
+
+def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_sweep, made_up_runs):
+    made_up_runs(command({"seed": {"values": [1]}}), [{"test_accuracy": 0.5}])
+    done = run_sweep(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
+    assert done.returncode == 2
+    assert "seed=1 was begun with other settings (num_epochs was 2)" in done.stderr
+    assert "another --run_batch_name" in done.stderr
+
+
+def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_sweep, made_up_runs):
+    metric = {"name": "accuracy"}
+    given = command({"seed": {"values": [1, 2]}}, metric=metric)
+    made_up_runs(given, [{"test_accuracy": 0.5, "a": {"b": 1}}] * 2)
+    done = run_sweep(given)
+    assert done.returncode == 2
+    assert "summary.json has no 'accuracy', the metric of" in done.stderr
+    assert "it has: test_accuracy, a.b. Name one of them" in done.stderr
+
+
+def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_runs, tmp_path):
+    given = command({"seed": {"values": [1]}})
+    made_up_runs(given, [{"test_accuracy": 0.5}])
+    (tmp_path / "mine" / "sweep-mine").mkdir()
+    with sweep.lock_directory(tmp_path / "mine" / "sweep-mine"):
+        done = run_sweep(given)
+    assert done.returncode == 2
+    assert "Another process is working in" in done.stderr
+    assert "another --run_batch_name" in done.stderr
+    assert run_sweep(given).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "changed", "sentence"),
+    [
+        ({"lerning_rate": {"values": [1, 2]}}, {}, "nearest there is: --learning_rate"),
+        ({"num_epochs": {"values": [1, 0]}}, {}, "yaml, num_epochs=0: --num_epochs must be at"),
+        ({"seed": {"values": [1, 1]}}, {}, "has a point twice: VI-MNIST-quick-seed=1"),
+        ({"seed": {"values": [1]}}, {"program": "VI.py"}, "it can be: MNIST_Ensemble.py, MNIST_"),
+        ({"seed": {"values": [1]}}, {"program": "reproduce.py"}, "it can be: MNIST_Ensemble.py"),
+        ({"config_name": {"values": ["x"]}}, {}, "There is no config 'x' for MNIST_VI"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_before_any_run(
+    command, run_sweep, tmp_path, parameters, changed, sentence
+):
+    done = run_sweep(command(parameters, **changed))
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "The following arguments are required: FILE"),
+        (["missing.yaml"], "Cannot read the config missing.yaml"),
+        (["x.yaml", "--jobs", "0"], "--jobs: must be a whole number of 1 or more, got '0'"),
+        (["x.yaml", "--seed", "-1"], "--seed: expected one argument"),
+        (["x.yaml", "--seed=-1"], "--seed: must be a whole number of 0 or more, got '-1'"),
+        (["x.yaml", "--job", "2"], "Unrecognized arguments: --job 2"),
+    ],
+)
+def test_mistakes_on_the_command_line(run_sweep, arguments, sentence):
+    done = run_sweep([str(REPOSITORY / "sweep.py"), *arguments])
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_config_with_a_grid_of_its_own_is_refused(command, run_sweep, tmp_path):
+    shutil.copy(REPOSITORY / "configs" / "MNIST_VI" / "quick.yaml", tmp_path / "grid.yaml")
+    with (tmp_path / "grid.yaml").open("a") as file:
+        file.write("sweep:\n  activation: [relu, tanh]\n")
+    parameters = {"config": {"value": str(tmp_path / "grid.yaml")}, "seed": {"values": [1]}}
+    given = command(parameters)
+    content = yaml.safe_load(Path(given[1]).read_text())
+    del content["parameters"]["config_name"]
+    Path(given[1]).write_text(yaml.safe_dump(content))
+    done = run_sweep(given)
+    assert done.returncode == 2
+    assert "has a 'sweep' of its own" in done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs" / "sweeps").glob("*.yaml")))
+def test_our_sweep_files_suit_their_scripts(path):
+    """All settings known and possible, for every point."""
+    options = sweep.read_options([str(path)])
+    assert len(sweep.plan(read_sweep(path), options)) >= 5
