@@ -15,6 +15,7 @@ from tests.conftest import (
     TOY_PERMUTATIONS,
     TOY_POSTERIORS,
 )
+from tests.test_reproduce import Calls
 
 import pytest
 
@@ -27,8 +28,13 @@ SMALL["MNIST_HMC"] += ("--num_samples", "3", "--checkpoint_seconds", "0")
 
 def commands() -> list[str]:
     """The lines of fenced blocks without a language, without their comments."""
-    blocks = re.findall(r"^```\n(.*?)^```", README, flags=re.M | re.S)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.M | re.S)
+    lines = [
+        line.split("  #")[0].strip()
+        for language, block in blocks
+        if not language
+        for line in block.splitlines()
+    ]
     return [line for line in lines if re.match(r"(python|make|torchrun|wandb|sbatch) ", line)]
 
 
@@ -93,14 +99,7 @@ def test_make_targets(command):
 def test_reproduce(command, as_user, monkeypatch, capsys):
     """Its plan and its report; the scripts that it would call are called above."""
 
-    class Process:
-        def __init__(self, words):
-            assert (REPOSITORY / words[1]).exists()
-
-        def wait(self):
-            return 0
-
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    Calls(as_user / "runs").stand_in(monkeypatch)
     monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
     reproduce.main()
     assert "The report: results/quick" in capsys.readouterr().out
@@ -156,6 +155,8 @@ def test_the_slurm_script(as_user):
 
 def test_nothing_in_readme_is_left_out():
     """Every command is of a kind that some test here, or the one named, runs."""
+    assert len(commands()) > 25
+    assert len(TORCHRUN) == 3
     elsewhere = ("python sweep.py", "wandb ", "python examples/")  # test_sweep, test_own_networks
     kinds = ("python MNIST_", "python reproduce.py", "make ", "torchrun ", *elsewhere)
     assert [line for line in commands() if not line.startswith(kinds)] == []

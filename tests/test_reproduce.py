@@ -17,8 +17,8 @@ class Calls:
     def __init__(self, out_dir):
         self.out_dir, self.made, self.failing = out_dir, [], set()
 
-    def leave(self, step, preset="quick", seconds=60.0, finished=True):
-        name = f"{step.kind}-MNIST-{step.plans[preset].config}"
+    def leave(self, step, preset="quick", dataset="MNIST", seconds=60.0, finished=True):
+        name = f"{step.kind}-{dataset}-{step.plans[preset].config}"
         directory = self.out_dir / preset / name
         directory.mkdir(parents=True, exist_ok=True)
         session = {
@@ -37,23 +37,30 @@ class Calls:
         step = next(step for step in reproduce.STEPS if step.script == script)
         self.made.append([script, *command[2:]])
         code = 2 if script in self.failing else 0
-        preset = command[command.index("--run_batch_name") + 1]
-        self.leave(step, preset, finished=code == 0)
+        preset, dataset = (
+            command[command.index(name) + 1] for name in ("--run_batch_name", "--dataset")
+        )
+        self.leave(step, preset, dataset, finished=code == 0)
         return code
+
+    def stand_in(self, monkeypatch):
+        """Let these be called when a process is to be started."""
+        calls = self
+
+        class Process:
+            def __init__(self, command):
+                self.code = calls.process(command)
+
+            def wait(self):
+                return self.code
+
+        monkeypatch.setattr(subprocess, "Popen", Process)
 
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
     made = Calls(tmp_path / "runs")
-
-    class Process:
-        def __init__(self, command):
-            self.code = made.process(command)
-
-        def wait(self):
-            return self.code
-
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    made.stand_in(monkeypatch)
     return made
 
 
