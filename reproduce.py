@@ -217,14 +217,17 @@ def run_step(step: Step, options: argparse.Namespace) -> bool:
 
 def wait_for(process: subprocess.Popen) -> int:
     """Its exit code. Ctrl-C reaches the script as well, which saves its work and then ends."""
-    signal.signal(signal.SIGTERM, lambda signum, frame: process.terminate())
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: process.terminate())
     stopped = False
-    while True:
-        try:
-            code = process.wait()
-            return STOPPED_BY_USER if stopped else code
-        except KeyboardInterrupt:
-            stopped = True
+    try:
+        while True:
+            try:
+                code = process.wait()
+                return STOPPED_BY_USER if stopped else code
+            except KeyboardInterrupt:
+                stopped = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ---- telling

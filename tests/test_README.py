@@ -54,6 +54,7 @@ def as_user(tmp_path, evaluated, data_dir, monkeypatch):
     for run in (evaluated / "default").iterdir():
         (runs / run.name).symlink_to(run)
     (runs / "HMC-MNIST-laptop").symlink_to(evaluated / "default" / "HMC-MNIST-quick")
+    (tmp_path / "mine").symlink_to(evaluated / "default" / "HMC-MNIST-quick")
     (tmp_path / "data").symlink_to(data_dir)
     (tmp_path / "my.yaml").write_text("num_epochs: 1\n")
     monkeypatch.chdir(tmp_path)
@@ -63,7 +64,8 @@ def as_user(tmp_path, evaluated, data_dir, monkeypatch):
 
 def small(script: str, arguments: list[str]) -> list[str]:
     """The arguments, and after them what makes the run small and keeps it in this directory."""
-    places = ["--run_name", "readme", "--wandb", "disabled", "--matmul", "default"]
+    wandb = "offline" if "--wandb_samples" in arguments else "disabled"
+    places = ["--run_name", "readme", "--wandb", wandb, "--matmul", "default"]
     if "--data_dir" in arguments:
         places += ["--data_dir", "data"]
     if "FashionMNIST" in arguments:
