@@ -134,6 +134,7 @@ def test_random_points_are_runs_of_their_own(command, run_sweep, made_up_runs, t
     assert len(set(directories)) == 4
     done = run_sweep(given)
     assert "4 runs of MNIST_VI.py, 4 of them finished already" in done.stdout
+    assert not list((tmp_path / "mine" / "sweep-mine").glob("*.log"))  # nothing was started
     assert all(0.001 <= r["settings"]["learning_rate"] <= 0.1 for r in results(tmp_path)["runs"])
 
 
