@@ -214,6 +214,24 @@ def test_the_end_of_the_descent_cannot_be_bettered_by_a_swap():
         assert reference @ permute_weights(DEEP, other, swapped) <= best + 1e-5
 
 
+def test_no_layer_can_gain_anything_where_a_descent_ends():
+    """Beginning again at an end looks at every layer at least once."""
+    network = Network((12, *5 * [16], 4))
+    reference, other = (initial_weights(network, random(k)) for k in (0, 1))
+    matcher = WeightMatcher(network, reference)
+    for seed in range(30):
+        *_, end = matcher.descend(other, any_permutation(network, seed), random(seed))
+        assert len(list(matcher.descend(other, end.permutation, random(0)))) == 1
+
+
+def test_one_hidden_layer_takes_one_assignment(monkeypatch):
+    solved, assign = [], matching._assign
+    monkeypatch.setattr(matching, "_assign", lambda table: solved.append(table) or assign(table))
+    reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))
+    WeightMatcher(SHALLOW, reference)(other)
+    assert len(solved) == 1
+
+
 def test_restarts_can_only_help():
     def objective(seed, restarts):
         reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
