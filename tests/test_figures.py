@@ -17,7 +17,7 @@ def dynamics(request, tmp_path):
     """A made-up training_dynamics.npz: losses fall, with a bump of known height as is."""
     fractions = np.linspace(0, 1, FRACTIONS)
     falling = np.geomspace(2, 0.1, EPOCHS)[:, None, None]
-    bumps = np.array([0.8, 0.1, 0.2])[:, None] * 4 * fractions * (1 - fractions)
+    bumps = np.array([0.8, 0.1, 0.2])[:, None] * [0, 1, 0.5, 0.2, 0]  # highest before the middle
     losses = falling + bumps
     ramp = np.ones((EPOCHS, 3, 1, 1)) * fractions[:, None]
     path = tmp_path / "training_dynamics.npz"

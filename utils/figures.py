@@ -7,9 +7,11 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines di
 import json
 from pathlib import Path
 
+from utils.barrier import barrier
 from utils.permutation import expected_transpositions
 
 import numpy as np
+import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -133,9 +135,8 @@ def loss_along_line(source: Path) -> Figure:
         for k, axis in enumerate(row):
             image, lines = _surface(axis, results, losses[:, k], scale)
             height = _largest_barrier(losses[-1, k], results["fractions"])
-            axis.set_title(
-                f"{part} loss, {_second_network(results, k)}\nbarrier after training {height:.3f} nats"
-            )
+            title = f"{part} loss, {_second_network(results, k)}"
+            axis.set_title(f"{title}\nbarrier after training {height:.3f} nats")
         bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -188,8 +189,7 @@ def barriers(source: Path) -> Figure:
 
 def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     """Most that `values` [..., λ] have over the line between their ends."""
-    line = values[..., :1] + fractions * (values[..., -1:] - values[..., :1])
-    return (values - line).max(-1)
+    return barrier(torch.from_numpy(values), fractions.tolist()).amax(-1).numpy()
 
 
 @styled
