@@ -45,7 +45,9 @@ TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds b
 
 @dataclass(frozen=True, kw_only=True)
 class NetMatchingConfig(TrainingConfig):
-    num_fractions: int = option(11, "networks on the line, both ends included", minimum=2)
+    num_fractions: int = option(
+        11, "networks on the line: both ends, and those between where a barrier is", minimum=3
+    )
     by_activation: bool = option(True, "measure NoT along the line by activation, or by weight")
 
 
@@ -92,7 +94,8 @@ def resume_or_start(
     room = config.num_epochs + 1
     results = {name: torch.zeros(room, *value.shape).to(value) for name, value in untrained.items()}
     store(run, results, state, untrained)
-    announce(run.directory, seconds * config.num_epochs, state.weights.nbytes, 1e7)
+    size = state.weights.nbytes
+    announce(run.directory, seconds * config.num_epochs, more_memory=size, disk_bytes=8 * size)
     return state, results
 
 
@@ -202,6 +205,8 @@ def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None
     print(f"\n{'W_1':14} train barrier   test barrier   test error barrier    NoT")
     for name, train_loss, test_loss, error, moves in rows:
         print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
+    dead, tied = results["undecided"][-1].tolist()
+    print(f"Hidden units of W_1 that no image activates: {dead}; that respond as another: {tied}")
     print(f"Saved in {run.directory}")
 
 

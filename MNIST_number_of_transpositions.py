@@ -33,7 +33,6 @@ from utils.permutation import (
 )
 from utils.runs import (
     Run,
-    Stopped,
     announce,
     open_run,
     progress_bar,
@@ -183,8 +182,7 @@ def measure_pairs(
     config, records = run.config, []
     with progress_bar(config.num_perm_exps, "measuring", unit="pair") as bar:
         for k in range(config.num_perm_exps):
-            if run.stop_requested:
-                raise Stopped
+            run.stop_if_asked()
             pair = make_pair(config, network, number, k)
             measured = measure_pair(network, data, config, pair, weights[2 * k : 2 * k + 2])
             records += [{"run": number, "pair": k} | record for record in measured]

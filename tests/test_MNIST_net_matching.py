@@ -53,6 +53,13 @@ def test_the_command_of_the_paper_runs(script, tmp_path):
         assert (directory / name).stat().st_size > 5000
     summary = json.loads((directory / "summary.json").read_text())
     assert set(summary) == {"as is", "by activation", "by weight"}
+    assert "that no image activates: " in done.stdout
+
+
+def test_a_line_without_a_network_between_its_ends_has_no_barrier_to_measure(script):
+    done = script("MNIST_net_matching", "--num_fractions", 2)
+    assert done.returncode == 2
+    assert "--num_fractions must be at least 3, got 2." in done.stderr
 
 
 def test_results_are_those_of_the_networks_it_leaves(run, data_dir):
@@ -99,6 +106,8 @@ def test_several_hidden_layers_by_weight(run):
     assert results["transpositions"].shape == (2, 2, FRACTIONS, 2)
     assert results["rebased"] == 2
     assert (results["transpositions"][:, 1, 0] == 0).all()
+    by_weight = results["alignment_transpositions"][:, 1]
+    assert np.array_equal(results["transpositions"][:, 0, -1], by_weight)
     assert results["alignment_transpositions"].shape == (2, 2, 2)
     assert (results["alignment_transpositions"] <= [11, 8]).all()
 

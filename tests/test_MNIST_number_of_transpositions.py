@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
 from utils.runs import Run, Stopped
+from utils.wandb_log import NoWandb
 
 import pytest
 
@@ -89,6 +91,21 @@ def test_several_hidden_layers_by_weight(run):
     assert [r["planted"] for r in initial] == [[1, 1], [6, 4], [11, 8]]
     # many moves at once can leave the descent in a local optimum, few cannot
     assert initial[0]["found"] == [1, 1]
+
+
+def test_a_run_stopped_while_measuring_ends_its_wandb_session(run, monkeypatch):
+    closed = []
+
+    def stop_instead(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return []
+
+    monkeypatch.setattr("MNIST_number_of_transpositions.announce_work", lambda *arguments: None)
+    monkeypatch.setattr("MNIST_number_of_transpositions.measure_pair", stop_instead)
+    monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(self))
+    with pytest.raises(Stopped):
+        run("stopped", num_epochs=1)
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])

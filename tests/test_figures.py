@@ -17,7 +17,7 @@ def dynamics(request, tmp_path):
     """A made-up training_dynamics.npz: losses fall, with a bump of known height as is."""
     fractions = np.linspace(0, 1, FRACTIONS)
     falling = np.geomspace(2, 0.1, EPOCHS)[:, None, None]
-    bumps = np.array([0.8, 0.1, 0.2])[:, None] * 4 * fractions * (1 - fractions)
+    bumps = np.array([0.8, 0.1, 0.2])[:, None] * [0, 1, 0.5, 0.2, 0]  # highest before the middle
     losses = falling + bumps
     ramp = np.ones((EPOCHS, 3, 1, 1)) * fractions[:, None]
     path = tmp_path / "training_dynamics.npz"
@@ -75,13 +75,26 @@ def test_losses_along_the_line(dynamics):
     assert_readable(figure)
     results = np.load(dynamics)
     surfaces = [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
-    assert len(surfaces) == 4
-    for axis, alignment in zip(surfaces, [0, int(results["rebased"])] * 2, strict=True):
+    assert len(surfaces) == 6
+    for axis, alignment in zip(surfaces, [0, 1, 2] * 2, strict=True):
         shown = axis.collections[0].get_array().reshape(EPOCHS, FRACTIONS)
         assert np.array_equal(shown, results["test_loss"][:, alignment])
-    left, right = surfaces[:2]
-    assert left.collections[0].norm.vmax == right.collections[0].norm.vmax
-    assert ALIGNMENTS[int(results["rebased"])] in right.get_title()
+        assert ALIGNMENTS[alignment] in axis.get_title()
+        assert f"barrier after training {(0.8, 0.1, 0.2)[alignment]:.3f} nats" in axis.get_title()
+    scales = {axis.collections[0].norm for axis in surfaces[:3]}
+    assert len(scales) == 1
+    # the untrained networks' losses do not take the colours of all that comes after
+    assert scales.pop().vmax == results["test_loss"][1:].max() < results["test_loss"].max()
+
+
+@pytest.mark.parametrize("dynamics", [1], indirect=True)
+def test_losses_of_zero_can_be_drawn(dynamics):
+    """Few images are soon learnt by heart."""
+    with np.load(dynamics) as archive:
+        results = dict(archive)
+    results["train_loss"][-1, :, [0, -1]] = 0
+    np.savez(dynamics, **results)
+    assert_readable(figures.loss_along_line(dynamics))
 
 
 def test_barriers(dynamics):
@@ -106,6 +119,14 @@ def test_along_the_line(dynamics):
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
 
 
+def test_the_baseline_of_several_layers_is_named_as_the_sum_it_is(dynamics):
+    with np.load(dynamics) as archive:
+        results = dict(archive) | {"hidden_sizes": [SIZE, SIZE]}
+    np.savez(dynamics, **results)
+    moves = figures.along_line(dynamics).axes[1]
+    assert line_of(moves, "random: Σ (n − Hₙ) = 52")[0] == pytest.approx(52.01, abs=1e-2)
+
+
 def test_transpositions(records):
     figure = figures.transpositions(records)
     assert_readable(figure)
@@ -113,6 +134,8 @@ def test_transpositions(records):
     assert line_of(moves, "after training").tolist() == [1, 15, 29]  # mean over runs
     assert line_of(moves, "unchanged: y = x").tolist() == [0, 29]
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
+    drawn = {line.get_label(): line.get_zorder() for line in moves.lines}
+    assert drawn["unchanged: y = x"] < drawn["after training"]  # which often lies upon it
     assert line_of(distance, "after training") == pytest.approx([3, 45, 87])
     assert line_of(height, "after training") == pytest.approx([0.1, 1.5, 2.9])
     assert line_of(height, "after training, train loss") == pytest.approx([0.2, 3, 5.8])

@@ -160,6 +160,15 @@ def test_chunks_of_images_add_up(monkeypatch):
     )
 
 
+def test_similarities_over_sixty_thousand_images_keep_the_precision_of_floats():
+    first, second = (10 * torch.rand(60_000, 6, generator=random(k)) for k in (0, 1))
+    comparison = matching._Comparison(6, first.device)
+    for chunk in zip(first.split(2000), second.split(2000), strict=True):
+        comparison.add(*chunk)
+    exact = first.double().T @ second.double()
+    torch.testing.assert_close(comparison.similarity, exact, rtol=1e-6, atol=0)
+
+
 def with_dead_and_equal_units() -> torch.Tensor:
     """Units 3 and 8 never active; units 5 and 6 the same."""
     weights = initial_weights(SHALLOW, random(0))
@@ -187,7 +196,11 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
 
 def test_ordinary_networks_have_no_ties():
     weights = initial_weights(SHALLOW, random(0))
-    assert ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))(weights).tied == 0
+    matcher = ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))
+    assert matcher(weights).tied == 0
+    (incoming, bias), _ = SHALLOW.layers(weights)
+    incoming[6], bias[6] = 1.0001 * incoming[5], 1.0001 * bias[5]
+    assert matcher(weights).tied == 0  # alike, but the images tell them apart
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,6 +225,33 @@ def test_the_end_of_the_descent_cannot_be_bettered_by_a_swap():
         swapped = [perm.clone() for perm in end]
         swapped[layer][[a, b]] = swapped[layer][[b, a]]
         assert reference @ permute_weights(DEEP, other, swapped) <= best + 1e-5
+
+
+def test_no_layer_can_gain_anything_where_a_descent_ends():
+    """Beginning again at an end looks at every layer at least once."""
+    network = Network((12, *5 * [16], 4))
+    reference, other = (initial_weights(network, random(k)) for k in (0, 1))
+    matcher = WeightMatcher(network, reference)
+    for seed in range(30):
+        *_, end = matcher.descend(other, any_permutation(network, seed), random(seed))
+        assert len(list(matcher.descend(other, end.permutation, random(0)))) == 1
+
+
+def test_one_hidden_layer_takes_one_assignment(monkeypatch):
+    solved, assign = [], matching._assign
+    monkeypatch.setattr(matching, "_assign", lambda table: solved.append(table) or assign(table))
+    reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))
+    WeightMatcher(SHALLOW, reference)(other)
+    assert len(solved) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_the_start_by_cosines_beats_several_tries_from_the_identity(seed):
+    reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
+    matcher = WeightMatcher(DEEP, reference, restarts=0)
+    tries = [list(matcher.descend(other, identity(DEEP), random(k)))[-1] for k in range(5)]
+    found = (reference @ rebase(DEEP, other, matcher).weights).item()
+    assert found > max(end.objective for end in tries)
 
 
 def test_restarts_can_only_help():

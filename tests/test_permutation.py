@@ -17,6 +17,7 @@ from utils.permutation import (
     random_permutation,
 )
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,7 +158,7 @@ def test_random_baseline_is_the_mean_over_all_permutations():
         ([[0, 1, 3]], "entries go from 0 to 3"),
         ([[-1, 0, 1]], "entries go from -1 to 1"),
         ([[0, 1]], "shape is"),
-        ([[0.0, 1.0, 2.0]], "not integers"),
+        ([[0.0, 1.0, 2.0]], "entries are torch.float32, not torch.int64"),
         ([[0, 1, 2], [0, 1, 2]], "for 2 hidden layers"),
     ],
 )
@@ -167,6 +168,24 @@ def test_what_is_not_a_permutation_is_refused(permutation, reason):
         permute_weights(
             network, torch.zeros(network.num_weights), [torch.tensor(p) for p in permutation]
         )
+
+
+@pytest.mark.parametrize(
+    ("perm", "reason"),
+    [
+        (np.array([1, 0, 2]), "it is a ndarray, not a tensor"),
+        ([1, 0, 2], "it is a list, not a tensor"),
+        (torch.tensor([1, 0, 1], dtype=torch.uint8), "torch.uint8, not torch.int64"),
+        (torch.tensor([True, False, True]), "torch.bool, not torch.int64"),
+    ],
+    ids=["numpy", "list", "uint8", "bool"],
+)
+def test_what_cannot_index_is_refused(perm, reason):
+    network = Network((2, 3, 2))
+    with pytest.raises(UserError, match=reason):
+        permute_weights(network, torch.zeros(network.num_weights), [perm])
+    with pytest.raises(UserError, match=reason):
+        compose([perm], [perm])
 
 
 @pytest.mark.parametrize("function", [invert, num_transpositions, lambda p: compose(p, p)])

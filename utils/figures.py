@@ -7,9 +7,11 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines di
 import json
 from pathlib import Path
 
+from utils.barrier import barrier
 from utils.permutation import expected_transpositions
 
 import numpy as np
+import torch
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -118,27 +120,34 @@ ALIGNMENT_STYLES = (
     {"color": GREEN, "linestyle": "--", "marker": "^"},
 )
 FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
+SMALLEST_LOSS = 1e-6  # [nats] on a log scale: a few images learnt by heart leave a loss of 0
 
 
 @styled
 def loss_along_line(source: Path) -> Figure:
-    """Paper A's Figure 2: train and test loss over epoch and λ, before and after rebasin."""
+    """Paper A's Figure 2: train and test loss over epoch and λ, before and after each rebasin."""
     results = np.load(source)
-    rebased = int(results["rebased"])
-    shown = {0: "W₁ as it is", rebased: f"W₁ rebased {results['alignments'][rebased]}"}
-    figure, axes = panels(2, 2, height=2.7)
+    figure, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
     for row, part in zip(axes, ("train", "test"), strict=True):
-        losses = results[f"{part}_loss"]
-        scale = LogNorm(losses[:, list(shown)].min(), losses[:, list(shown)].max())
-        for axis, (alignment, name) in zip(row, shown.items(), strict=True):
-            image, lines = _surface(axis, results, losses[:, alignment], scale)
-            axis.set_title(f"{part} loss, {name}")
-        bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale")
+        losses = np.maximum(results[f"{part}_loss"], SMALLEST_LOSS)  # [epoch, alignment, λ]
+        # Colours are for what comes after the first epoch: the untrained all have the last one.
+        scale = LogNorm(losses.min(), losses[1:].max())
+        for k, axis in enumerate(row):
+            image, lines = _surface(axis, results, losses[:, k], scale)
+            height = _largest_barrier(losses[-1, k], results["fractions"])
+            title = f"{part} loss, {_second_network(results, k)}"
+            axis.set_title(f"{title}\nbarrier after training {height:.3f} nats")
+        bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_major_formatter("{x:g}")
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
+
+
+def _second_network(results, alignment: int) -> str:
+    name = str(results["alignments"][alignment])
+    return f"W₁ rebased {name}" if alignment else f"W₁ {name}"
 
 
 def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
@@ -180,8 +189,7 @@ def barriers(source: Path) -> Figure:
 
 def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     """Most that `values` [..., λ] have over the line between their ends."""
-    line = values[..., :1] + fractions * (values[..., -1:] - values[..., :1])
-    return (values - line).max(-1)
+    return barrier(torch.from_numpy(values), fractions.tolist()).amax(-1).numpy()
 
 
 @styled
@@ -190,7 +198,7 @@ def along_line(source: Path) -> Figure:
     results = np.load(source)
     fractions, rebased = results["fractions"], int(results["rebased"])
     styles = ALIGNMENT_STYLES[0], ALIGNMENT_STYLES[rebased]
-    names = "as it is", f"rebased {results['alignments'][rebased]}"
+    names = [_second_network(results, k) for k in (0, rebased)]
     figure, (axes,) = panels(1, 2, width=3.8, height=3.2)
     for checkpoint, when, fill in ((0, "untrained", "white"), (-1, "trained", None)):
         for k, (name, style) in enumerate(zip(names, styles, strict=True)):
@@ -198,7 +206,7 @@ def along_line(source: Path) -> Figure:
             look["linestyle"] = ":" if fill else "-"
             distance = results["distance"][checkpoint, (0, rebased)[k], :, -1]
             found = results["transpositions"][checkpoint, k].sum(-1)
-            axes[0].plot(fractions, distance, label=f"W₁ {name}, {when}", **look)
+            axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
             axes[1].plot(fractions, found, **look)
     _random_baseline(axes[1], results["hidden_sizes"])
     axes[1].axhline(0, color=GREY, linewidth=0.8, label="identity: 0")
@@ -211,11 +219,12 @@ def along_line(source: Path) -> Figure:
 
 
 def _random_baseline(axis: Axes, hidden_sizes) -> None:
-    """The mean NoT of a uniformly random permutation."""
+    """The mean NoT of uniformly random permutations, behind what was measured."""
     expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
+    formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
     axis.axhline(
-        expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1,
-        label=f"random: n − Hₙ = {expected:.0f}",
+        expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1, zorder=1,
+        label=f"random: {formula} = {expected:.0f}",
     )  # fmt: skip
 
 
@@ -247,7 +256,10 @@ def transpositions(source: Path) -> Figure:
     planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
     axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
     most = max(sum(record["planted"]) for record in records)
-    axes[0].plot([0, most], [0, most], color=GREEN, linewidth=0.8, label="unchanged: y = x")
+    axes[0].plot(
+        [0, most], [0, most], color=GREEN, linewidth=2.5, alpha=0.4, zorder=1,
+        label="unchanged: y = x",
+    )  # fmt: skip
     _random_baseline(axes[0], records[0]["hidden_sizes"])
     labels = (
         "NoT found by rebasin",

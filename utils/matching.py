@@ -170,7 +170,7 @@ class WeightMatcher:
     """Maximises ⟨W_ref, π(W)⟩ over all weights and biases, one hidden layer at a time.
 
     Given the permutations of its neighbours, a layer's is an assignment problem. With one hidden
-    layer that is all; with several, layers take turns in random order until none of them gains
+    layer that is all; with several, layers take turns at random until none of them can gain
     anything. That is a local optimum, so the best of several ends counts: from the identity, from
     the matching by cosines, and from `restarts` random permutations.
     """
@@ -205,18 +205,20 @@ class WeightMatcher:
         layers = self.network.layers(weights.double())
         permutation, objective = start, self._objective(layers, start)
         yield Step(permutation, objective)
-        order, unchanged = [], 0
-        while unchanged < len(permutation):
-            order = order or torch.randperm(len(permutation), generator=random).tolist()
-            layer = order.pop()
+        waiting = set(range(len(permutation)))  # layers that may gain something
+        while waiting:
+            drawn = torch.randint(len(waiting), (), generator=random).item()
+            layer = sorted(waiting)[drawn]
             similarity = self._similarity(layers, permutation, layer)
             best = _assign(similarity)
             places = torch.arange(len(best))
             gain = (similarity[places, best] - similarity[places, permutation[layer]]).sum().item()
-            unchanged += 1
+            # This is the best beside these neighbours: it waits again once one of them moves.
+            waiting.remove(layer)
             if gain > LEAST_GAIN * similarity.abs().max().item() * len(best):
                 permutation = [*permutation[:layer], best, *permutation[layer + 1 :]]
-                objective, unchanged = objective + gain, 0
+                objective += gain
+                waiting |= {layer - 1, layer + 1} & set(range(len(permutation)))
                 yield Step(permutation, objective)
 
     def _objective(self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation) -> float:

@@ -44,8 +44,10 @@ def check_permutation(permutation: Permutation, sizes: Sequence[int]) -> None:
 
 
 def _problem(perm: Tensor, size: int) -> str | None:
-    if perm.is_floating_point() or perm.is_complex() or perm.dtype == torch.bool:
-        return f"its entries are {perm.dtype}, not integers"
+    if not isinstance(perm, Tensor):
+        return f"it is a {type(perm).__name__}, not a tensor"
+    if perm.dtype not in (torch.int64, torch.int32):  # others cannot index, or are taken as masks
+        return f"its entries are {perm.dtype}, not torch.int64"
     if perm.dim() != 1 or len(perm) != size:
         return f"its shape is {tuple(perm.shape)}"
     if size and not 0 <= perm.min() <= perm.max() < size:

@@ -61,8 +61,8 @@ PICTURES = {
             "Figure 2: the loss between two networks over training",
             "net_matching", "loss_along_line",
             "Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
-            "network as it is (left) and rebased to the first (right). White lines join points of "
-            "equal loss. A ridge in the middle is a loss barrier.",
+            "network as it is (left), and rebased to the first by activation and by weight. White "
+            "lines join points of equal loss. A ridge in the middle is a loss barrier.",
         ),
         Picture(
             "The barrier that each way of rebasin leaves",

@@ -277,6 +277,10 @@ class Run:
         encoded = np.frombuffer(header.encode(), dtype=np.uint8)
         save_arrays(self.path("checkpoint.npz"), header=encoded, **arrays)
         self._write_meta()
+        self.stop_if_asked()
+
+    def stop_if_asked(self) -> None:
+        """End the run here if it was asked to; what is not saved is done again on resume."""
         if self.stop_requested:
             self._wandb.close()
             raise Stopped
