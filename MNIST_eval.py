@@ -22,6 +22,7 @@ and figures. If it is stopped while HMC's samples are rebased, `--resume` keeps 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from utils import compact_figures
 from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
@@ -39,6 +40,8 @@ from utils.evaluation import (
     draw_column,
     make_table,
     refit_errors,
+    refit_low_rank,
+    refit_moments,
 )
 from utils.evaluation_record import (
     RebasinRecord,
@@ -153,7 +156,7 @@ def main(config: EvalConfig) -> None:
     fits = blocks_by_column(hmc, to_mean, ensemble)
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
     columns = predict_all(setup, hmc, ensemble, posteriors)
-    table, errors = score_all(setup, columns, fits)
+    table, errors = score_all(setup, columns, fits, low_rank)
     save_compact(run, hmc, to_mean, ensemble, low_rank)
     save_predictions(run, columns, data.test_labels)
     space = align_methods(setup, hmc, ensemble, posteriors)
@@ -181,7 +184,7 @@ def announce_work(setup: Setup, sources: Sources) -> None:
     counts = (
         samples,
         samples + studied * studies,
-        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 5
+        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 6
         + config.num_references * config.num_draws,
     )  # fmt: skip
     rank = min(config.rank, samples)
@@ -287,15 +290,21 @@ def predict_all(
 
 
 def score_all(
-    setup: Setup, columns: dict[str, Column], fits: dict[str, list[Moments]]
+    setup: Setup,
+    columns: dict[str, Column],
+    fits: dict[str, list[Moments]],
+    low_rank: LowRankGaussian,
 ) -> tuple[dict, dict]:
     """The table and its standard errors."""
     config, data = setup.config, setup.data
     table = make_table(columns, data.test_labels)
     errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
-    for name, blocks in fits.items():
+    num_blocks = len(fits["hmc_rebased"])
+    refits = {name: (partial(refit_moments, blocks), len(blocks)) for name, blocks in fits.items()}
+    refits["hmc_low_rank"] = partial(refit_low_rank, low_rank, num_blocks), num_blocks
+    for name, refit in refits.items():
         from_fit = refit_errors(
-            setup.network, blocks, data.test_images, data.test_labels, columns[TRUTH].average(),
+            setup.network, *refit, data.test_images, data.test_labels, columns[TRUTH].average(),
             config.num_refits, config.refit_draws, config.seed,
         )  # fmt: skip
         errors[name] = add_errors(errors[name], from_fit)
