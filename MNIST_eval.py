@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from utils import compact_figures
-from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
+from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_beside, spaced_positions
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
 from utils.config import Config, option
@@ -389,16 +389,17 @@ def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Colum
         setup.network, setup.study_matcher_for, data.test_images, data.test_labels,
         columns[TRUTH].average(), setup.alive, config.num_draws, config.seed,
     )  # fmt: skip
-    chosen = spaced_positions(len(sources.hmc), config.study_samples)
-    samples = [sources.hmc[position].to(device) for position in chosen]
     positions = spaced_positions(len(sources.hmc), config.num_references)
     references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
+    chosen = spaced_beside(positions, len(sources.hmc), config.study_samples)
+    samples = [sources.hmc[position].to(device) for position in chosen]
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
         rows = study_references(setting, samples, references, bar.update)
         null = study_prior(setting, hmc.reference, len(samples))
         bar.update()
     return {
         "study_samples": len(samples),
+        "study_positions": chosen,
         "study_images": min(config.study_images, len(data.train_images)),
         "references": rows,
         "prior_networks": null,

@@ -203,6 +203,9 @@ def test_diagnostics(evaluated, run, data_dir):
     assert found["mixing"].keys() == {"before", "after"}
     assert found["mixing"]["after"].keys() == {"W1", "b1", "W2", "b2", "dead pixels"}
     assert len(found["references"]) == 5
+    assert len(found["study_positions"]) == found["study_samples"] == 4
+    references = {int(name.removeprefix("sample ")) for name in found["references"]}
+    assert not references & set(found["study_positions"])
     first = found["references"]["sample 0"]
     assert first["mean_with_first"] == pytest.approx(1)
     assert first["std_with_first"] == pytest.approx(1)

@@ -1,9 +1,12 @@
 """Dead pixels, shares at the prior, mixing, references and the prior as a null."""
 
+from dataclasses import replace
+
+from utils.alignment import spaced_beside
 from utils.compact import fit_blocks, merge_all
-from utils.matching import make_matcher
+from utils.matching import Matching, make_matcher
 from utils.mlp import Network
-from utils.permutation import expected_transpositions, permute_weights
+from utils.permutation import expected_transpositions, identity, permute_weights
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
@@ -171,6 +174,22 @@ def test_permuted_copies_give_the_same_whatever_the_reference(setting):
         assert row["mean_with_first"] == pytest.approx(1)
         assert row["total_variation"] == pytest.approx(rows["0"]["total_variation"])
     assert rows["0"]["average_transpositions"] > 15
+
+
+def test_samples_are_not_rebased_to_one_of_themselves():
+    assert spaced_beside([0, 4, 9], 10, 4) == [1, 3, 6, 8]
+    assert spaced_beside([0, 4, 9], 10, 99) == [1, 2, 3, 5, 6, 7, 8]
+    assert spaced_beside([0, 1], 3, 99) == [0, 1, 2]  # one alone has no deviation
+
+
+def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
+    """With references among the samples it would by about 1 / √8 = 0.35."""
+    draws = torch.randn(10, NETWORK.num_weights, generator=random(11))
+    untouched = replace(setting, matcher_for=lambda _: lambda _: Matching(identity(NETWORK)))
+    samples = [draws[position] for position in spaced_beside([0, 9], 10, 8)]
+    rows = study_references(untouched, samples, {"0": draws[0], "9": draws[9]})
+    for row in rows.values():  # of 273 weights a correlation is good to 0.06
+        assert abs(row["mean_with_reference"]) < 0.25
 
 
 def test_networks_of_the_prior_are_permuted_at_random(setting):
