@@ -57,7 +57,7 @@ from utils.predict import class_probabilities
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, Sources, WeightSpace, find_sources
+from utils.sources import NEWEST, Sources, WeightSpace, check_network, find_sources
 from utils.tables import (
     REFERENCE_HEADINGS,
     paper_values,
@@ -144,6 +144,7 @@ def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir).to(device)
+    check_network(sources.network, data, sources.paths["HMC"])
     run = open_run(config, "eval", device)
     if run.finished:
         return

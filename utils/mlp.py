@@ -32,6 +32,9 @@ class Network:
             there = ", ".join(ACTIVATIONS)
             raise UserError(f"Unknown activation {self.activation!r}; there are: {there}.")
 
+    def __str__(self) -> str:
+        return f"{'-'.join(map(str, self.sizes))} ({self.activation})"
+
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """(out, in) of every layer."""
