@@ -18,6 +18,7 @@ from utils.results import Missing, Results, RunResult
 from utils.runs import duration, save_json, write_atomically
 from utils.tables import (
     REFERENCE_HEADINGS,
+    number,
     paper_values,
     reference_rows,
     sparsity_table,
@@ -283,7 +284,10 @@ def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) ->
                 cells.append("–")
                 continue
             factor, digits = (100, 2) if row in IN_PERCENT else (1, 4)
-            cell = f"{factor * column[row]:.{digits}f} ± {factor * errors[name][row]:.{digits}f}"
+            cell = " ± ".join(
+                number(value and factor * value, digits)
+                for value in (column[row], errors[name][row])
+            )
             published = paper.get(name, {}).get(row)
             if published is not None:
                 cell += f"<small>paper {factor * published:.{digits}f}</small>"
