@@ -25,7 +25,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from utils import compact_figures
-from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_beside, spaced_positions
+from utils.alignment import (
+    Aligned,
+    RebasedSamples,
+    align,
+    align_again,
+    spaced_beside,
+    spaced_positions,
+)
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
 from utils.config import Config, option

@@ -78,12 +78,13 @@ def transpositions_along_chain(source: Path) -> Figure:
     results = json.loads(Path(source).read_text())
     chain, random = results["transpositions"]["along_chain"], results["transpositions"]["random"]
     null = results["prior_networks"]["transpositions"]
+    highest = max(random, *chain, *null)
     figure, ((axis,),) = panels(1, 1, width=5.5, height=3.2)
     axis.plot(chain, color=BLUE, linewidth=1, label="HMC samples")
     places = np.linspace(0, len(chain) - 1, len(null))
     axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
     axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=f"random: n − Hₙ = {random:.0f}")
-    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * random))
+    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * highest))
     axis.legend(loc="lower right")
     return figure
 
