@@ -421,7 +421,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     """Figures, the table beside the paper's, and the checks in a few lines."""
     run = setup.run
     run.save_json("diagnostics.json", diagnostics)
-    for part in ("mean", "std"):
+    for part in ("mean", "std") if diagnostics["correlations"]["after"] else ():
         figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part)
         run.save_figure(f"weight_pairs_{part}", figure)
     along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
@@ -436,7 +436,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     for line in summary_lines(diagnostics):
         print(line)
     print(
-        f"\nOther references ({diagnostics['study_samples']} samples, matched on "
+        f"\nOther references ({diagnostics['study_samples']} other samples, matched on "
         f"{diagnostics['study_images']} images; “with” tells correlations over weights):"
     )
     print_table([list(REFERENCE_HEADINGS), *reference_rows(diagnostics)])
