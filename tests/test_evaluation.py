@@ -86,6 +86,15 @@ def test_the_error_of_an_accuracy_is_binomial():
     assert errors["agreement"] == errors["total_variation"] == 0  # by definition
 
 
+def test_the_mean_network_is_scored_on_the_same_resampled_points():
+    labels = torch.randint(3, (200,), generator=random())
+    guesses = torch.where(torch.rand(200, generator=random(1)) < 0.7, labels, (labels + 1) % 3)
+    column = Column(certain(guesses)[None], torch.ones(1), mean_network=certain(labels))
+    errors = bootstrap({"hmc_sample": column}, labels, 10, seed=0)["hmc_sample"]
+    assert errors["mean_accuracy"] == 0  # always right, whatever the points
+    assert errors["sample_accuracy"] > 0
+
+
 def test_errors_grow_when_parts_differ():
     labels = torch.randint(3, (300,), generator=random())
     alike = certain(labels).expand(10, -1, -1)

@@ -54,6 +54,9 @@ def test_dead_weights_are_the_columns_of_dark_pixels():
     assert weight.sum(0).tolist() == [0, 0, 30, 0, 0, 30, 0, 0]
     assert dead.sum() == 60
     assert not bias.any()
+    seldom = images()
+    seldom[-1, 5] = 0.1  # one dot in one image is enough to live
+    assert dead_weights(NETWORK, seldom).sum() == 30
 
 
 def test_groups_hold_every_weight_once():
@@ -126,6 +129,13 @@ def test_mixing_sees_slow_weights_and_shifted_chains():
     assert found["shifted"]["median_rhat"] > 1.5
     assert mixing(fast[:14], {"fast": 3}, num_chains=1)
     assert mixing(fast[:14], {"fast": 3}, num_chains=2) == {}  # 7 draws of each say nothing
+
+
+def test_samples_of_several_chains_lie_one_chain_after_the_other():
+    """A chain that climbs and one that comes back: taken in turns they would seem to be mixed."""
+    climb = np.linspace(0, 1, 100)
+    values = np.concatenate([climb, climb[::-1]])[:, None]
+    assert mixing(values, {"drifting": 1}, num_chains=2)["drifting"]["median_rhat"] > 1.5
 
 
 def test_correlations_of_every_pair():
@@ -208,7 +218,7 @@ def test_what_moves_together_stays_together(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     permutation = [torch.randperm(30, generator=random(8))]
     std = torch.rand(NETWORK.num_weights, generator=random(9))
-    member = weights + 0.01
+    member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
     gaussian = GaussianPosterior(
         permute_weights(NETWORK, weights, permutation), permute_weights(NETWORK, std, permutation)
     )
