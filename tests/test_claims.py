@@ -157,3 +157,31 @@ def test_what_no_run_has_left_is_not_measured(tmp_path):
     verdicts = judge_all(results_of(tmp_path))
     assert {verdict.mark for verdict in verdicts} == {UNKNOWN}
     assert len(verdicts) == len(claims.CLAIMS)
+
+
+def planted(batch: Path, **trained) -> Results:
+    """An experiment of two planted NoT, with these numbers in its summary."""
+    write(batch, "transpositions", "summary.json", {"trained": trained})
+    records = [
+        {"stage": "trained", "planted": [n], "hidden_sizes": [100], "test_loss_barrier": n / 100}
+        for n in (1, 99)
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (batch / "transpositions" / "transpositions.jsonl").write_text(lines)
+    return results_of(batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "mark"), [(1.5, 0.5, HOLDS), (5, 0.95, PARTLY), (5, 0.5, FAILS)]
+)
+def test_training_keeps_transpositions(tmp_path, change, rank, mark):
+    results = planted(tmp_path, mean_change=change, rank_correlation_planted_found=rank)
+    assert claims.training_keeps_transpositions(results)[0] == mark
+
+
+@pytest.mark.parametrize(("rank", "mark"), [(0.95, HOLDS), (0.6, PARTLY), (None, FAILS)])
+def test_barrier_grows(tmp_path, rank, mark):
+    results = planted(tmp_path, rank_correlation_planted_barrier=rank)
+    mark_found, evidence = claims.barrier_grows(results)
+    assert mark_found == mark
+    assert "from 0.010 nats at NoT 1 to 0.990 at 99" in evidence

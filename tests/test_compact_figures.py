@@ -39,6 +39,10 @@ def test_weight_pairs(tmp_path, there, part):
     assert_readable(figure)
     panels = [axis for axis in figure.axes if axis.get_title()]
     assert len(panels) == 2 * pairs
+    arrays = np.load(tmp_path / "weight_space.npz")
+    last = arrays[f"{there[-1]}_after_{part}"][arrays["alive"]]
+    for axis in panels[-2:]:  # one range for both frames, that holds the weights of either
+        assert axis.get_ylim()[1] > np.quantile(last, 0.99)
     for axis in panels:
         shown = axis.collections[0].get_array()
         assert shown.max() == 1  # relative to the densest bin
