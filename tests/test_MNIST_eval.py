@@ -257,8 +257,10 @@ def test_networks_must_be_the_same(evaluated, script, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(evaluated / "default" / "VI-MNIST-quick", other)
     (other / "network.json").write_text('{"sizes": [784, 4, 10], "activation": "relu"}')
+    np.savez(other / "posterior.npz", mean=np.zeros(3190), std=np.ones(3190))
     ended = script("MNIST_eval", *QUICK, *sources_in(evaluated)[:2], "--vi", other)
     assert ended.returncode == 2
+    assert "of the network 784-4-10 (relu)" in ended.stderr
     assert "--vi none" in ended.stderr
 
 
