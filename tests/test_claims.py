@@ -68,6 +68,17 @@ def test_methods_predict_alike(tmp_path, vi, mark):
     assert judge_table(tmp_path, claims.methods_predict_alike, **cells) == mark
 
 
+def test_methods_that_learned_from_different_images_need_not_predict_alike(tmp_path):
+    cells = {"ensemble_sample": {"agreement": 0.993}, "vi": {"agreement": 0.985}}
+    for kind, others, expected in (("HMC", 2000, HOLDS), ("VI", 2000, HOLDS), ("VI", 20000, None)):
+        write(tmp_path, kind, "meta.json", {})
+        write(tmp_path, kind, "config.yaml", {"num_train": others})  # JSON is YAML, too
+        if expected:
+            assert judge_table(tmp_path, claims.methods_predict_alike, **cells) == expected
+    with pytest.raises(Missing, match="different training images"):
+        judge_table(tmp_path, claims.methods_predict_alike, **cells)
+
+
 @pytest.mark.parametrize(
     ("accuracies", "mark"),
     [

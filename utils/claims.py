@@ -93,6 +93,9 @@ def ensemble_survives(results: Results) -> tuple[str, str]:
 
 
 def methods_predict_alike(results: Results) -> tuple[str, str]:
+    runs = [results.runs[kind] for kind in ("HMC", "ensemble", "VI")]
+    if len({run.config.get("num_train") for run in runs if run.begun}) > 1:
+        raise Missing("These runs have different training images, so different posteriors")
     names = {"ensemble_sample": "the ensemble", "vi": "VI"}
     cells = {name: _cell(results, name, "agreement") for name in names}
     mark = graded(min(value for value, _ in cells.values()), 0.98, 0.95)
