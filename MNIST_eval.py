@@ -22,9 +22,17 @@ and figures. If it is stopped while HMC's samples are rebased, `--resume` keeps 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from utils import compact_figures
-from utils.alignment import Aligned, RebasedSamples, align, align_again, spaced_positions
+from utils.alignment import (
+    Aligned,
+    RebasedSamples,
+    align,
+    align_again,
+    spaced_beside,
+    spaced_positions,
+)
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
 from utils.config import Config, option
@@ -39,6 +47,8 @@ from utils.evaluation import (
     draw_column,
     make_table,
     refit_errors,
+    refit_low_rank,
+    refit_moments,
 )
 from utils.evaluation_record import (
     RebasinRecord,
@@ -54,7 +64,7 @@ from utils.predict import class_probabilities
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.runs import Run, announce, open_run, progress_bar, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, Sources, WeightSpace, find_sources
+from utils.sources import NEWEST, Sources, WeightSpace, check_network, find_sources
 from utils.tables import (
     REFERENCE_HEADINGS,
     paper_values,
@@ -144,6 +154,7 @@ def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir).to(device)
+    check_network(sources.network, data, sources.paths["HMC"])
     run = open_run(config, KIND, device)
     if run.finished:
         return
@@ -156,7 +167,7 @@ def main(config: EvalConfig) -> None:
     fits = blocks_by_column(hmc, to_mean, others)
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
     columns = predict_all(setup, hmc, others, posteriors)
-    table, errors = score_all(setup, columns, fits)
+    table, errors = score_all(setup, columns, fits, low_rank)
     save_compact(run, hmc, to_mean, others, low_rank)
     save_predictions(run, columns, data.test_labels)
     space = align_methods(setup, hmc, others, posteriors)
@@ -184,7 +195,7 @@ def announce_work(setup: Setup, sources: Sources) -> None:
     counts = (
         samples,
         samples + studied * studies,
-        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 5
+        samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 6
         + config.num_references * config.num_draws,
     )  # fmt: skip
     rank = min(config.rank, samples)
@@ -289,15 +300,21 @@ def predict_all(
 
 
 def score_all(
-    setup: Setup, columns: dict[str, Column], fits: dict[str, list[Moments]]
+    setup: Setup,
+    columns: dict[str, Column],
+    fits: dict[str, list[Moments]],
+    low_rank: LowRankGaussian,
 ) -> tuple[dict, dict]:
     """The table and its standard errors."""
     config, data = setup.config, setup.data
     table = make_table(columns, data.test_labels)
     errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
-    for name, blocks in fits.items():
+    num_blocks = len(fits["hmc_rebased"])
+    refits = {name: (partial(refit_moments, blocks), len(blocks)) for name, blocks in fits.items()}
+    refits["hmc_low_rank"] = partial(refit_low_rank, low_rank, num_blocks), num_blocks
+    for name, refit in refits.items():
         from_fit = refit_errors(
-            setup.network, blocks, data.test_images, data.test_labels, columns[TRUTH].average(),
+            setup.network, *refit, data.test_images, data.test_labels, columns[TRUTH].average(),
             config.num_refits, config.refit_draws, config.seed,
         )  # fmt: skip
         errors[name] = add_errors(errors[name], from_fit)
@@ -382,16 +399,17 @@ def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Colum
         setup.network, setup.study_matcher_for, data.test_images, data.test_labels,
         columns[TRUTH].average(), setup.alive, config.num_draws, config.seed,
     )  # fmt: skip
-    chosen = spaced_positions(len(sources.hmc), config.study_samples)
-    samples = [sources.hmc[position].to(device) for position in chosen]
     positions = spaced_positions(len(sources.hmc), config.num_references)
     references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
+    chosen = spaced_beside(positions, len(sources.hmc), config.study_samples)
+    samples = [sources.hmc[position].to(device) for position in chosen]
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
         rows = study_references(setting, samples, references, bar.update)
         null = study_prior(setting, hmc.reference, len(samples))
         bar.update()
     return {
         "study_samples": len(samples),
+        "study_positions": chosen,
         "study_images": min(config.study_images, len(data.train_images)),
         "references": rows,
         "prior_networks": null,
@@ -405,7 +423,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     """Figures, the table beside the paper's, and the checks in a few lines."""
     run = setup.run
     run.save_json("diagnostics.json", diagnostics)
-    for part in ("mean", "std"):
+    for part in ("mean", "std") if diagnostics["correlations"]["after"] else ():
         figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part)
         run.save_figure(f"weight_pairs_{part}", figure)
     along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
@@ -420,7 +438,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     for line in summary_lines(diagnostics):
         print(line)
     print(
-        f"\nOther references ({diagnostics['study_samples']} samples, matched on "
+        f"\nOther references ({diagnostics['study_samples']} other samples, matched on "
         f"{diagnostics['study_images']} images; “with” tells correlations over weights):"
     )
     print_table([list(REFERENCE_HEADINGS), *reference_rows(diagnostics)])

@@ -22,7 +22,9 @@ lint: .venv/installed-dev
 bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/training.py
 	$(VENV_PYTHON) benchmarks/matching.py
+	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/recovery.py
+	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/hmc.py
 
 .venv/installed: requirements.txt

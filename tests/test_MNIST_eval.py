@@ -203,6 +203,9 @@ def test_diagnostics(evaluated, run, data_dir):
     assert found["mixing"].keys() == {"before", "after"}
     assert found["mixing"]["after"].keys() == {"W1", "b1", "W2", "b2", "dead pixels"}
     assert len(found["references"]) == 5
+    assert len(found["study_positions"]) == found["study_samples"] == 4
+    references = {int(name.removeprefix("sample ")) for name in found["references"]}
+    assert not references & set(found["study_positions"])
     first = found["references"]["sample 0"]
     assert first["mean_with_first"] == pytest.approx(1)
     assert first["std_with_first"] == pytest.approx(1)
@@ -228,7 +231,9 @@ def test_users_own_samples_and_no_others(evaluated, script, tmp_path, run):
     given = ("--samples", mine / "samples.npy", "--ensemble", "none", "--vi", "none")
     ended = script("MNIST_eval", *QUICK, *given)
     assert ended.returncode == 0, ended.stderr
-    table = read(tmp_path / "default" / "eval-MNIST-quick" / "table1.json")
+    left = tmp_path / "default" / "eval-MNIST-quick"
+    assert not (left / "weight_pairs_mean.png").exists()  # there is nothing to compare HMC with
+    table = read(left / "table1.json")
     assert table.keys() == {name for name in COLUMNS if name.startswith("hmc")}
     assert str(mine / "samples.npy") in ended.stdout
     assert "HMC q_r" in ended.stdout
@@ -252,8 +257,10 @@ def test_networks_must_be_the_same(evaluated, script, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(evaluated / "default" / "VI-MNIST-quick", other)
     (other / "network.json").write_text('{"sizes": [784, 4, 10], "activation": "relu"}')
+    np.savez(other / "posterior.npz", mean=np.zeros(3190), std=np.ones(3190))
     ended = script("MNIST_eval", *QUICK, *sources_in(evaluated)[:2], "--vi", other)
     assert ended.returncode == 2
+    assert "of the network 784-4-10 (relu)" in ended.stderr
     assert "--vi none" in ended.stderr
 
 

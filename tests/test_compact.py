@@ -197,6 +197,22 @@ def test_draws_have_the_covariance():
     np.testing.assert_allclose(draws.mean(0), samples.mean(0), atol=0.13)
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 64])
+def test_low_rank_gaussian_knows_its_samples_and_is_fitted_again_to_some(chunk):
+    samples = 10 + vectors(23, 40) * torch.linspace(0.1, 3, 40)
+    fit = LowRankFit(rank=30, chunk=chunk)
+    for weights in samples:
+        fit.add(weights)
+    found = fit.gaussian()
+    again = found.mean + found.coordinates.float() @ found.factor
+    torch.testing.assert_close(again, samples, atol=2e-5, rtol=0)
+    counts = torch.randint(3, (23,), generator=random(4))
+    chosen = samples.repeat_interleave(counts, 0)
+    refitted = found.resampled(counts)
+    np.testing.assert_allclose(refitted.mean, chosen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(covariance(refitted), np.cov(chosen.numpy().T), atol=3e-5)
+
+
 # ---- files
 
 

@@ -17,7 +17,6 @@ def there(request) -> tuple[str, ...]:
     return request.param
 
 
-@pytest.fixture
 def weight_space(there, tmp_path):
     """Made-up weights; after rebasin every method's are a multiple of HMC's."""
     random = np.random.default_rng(0)
@@ -33,13 +32,17 @@ def weight_space(there, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["mean", "std"])
-def test_weight_pairs(weight_space, there, part):
-    figure = compact_figures.weight_pairs(weight_space, part)
+@pytest.mark.parametrize("there", [METHODS, ("hmc", "vi")], ids=len)
+def test_weight_pairs(tmp_path, there, part):
+    figure = compact_figures.weight_pairs(weight_space(there, tmp_path), part)
     pairs = len(there) * (len(there) - 1) // 2
-    if pairs:
-        assert_readable(figure)
+    assert_readable(figure)
     panels = [axis for axis in figure.axes if axis.get_title()]
     assert len(panels) == 2 * pairs
+    arrays = np.load(tmp_path / "weight_space.npz")
+    last = arrays[f"{there[-1]}_after_{part}"][arrays["alive"]]
+    for axis in panels[-2:]:  # one range for both frames, that holds the weights of either
+        assert axis.get_ylim()[1] > np.quantile(last, 0.99)
     for axis in panels:
         shown = axis.collections[0].get_array()
         assert shown.max() == 1  # relative to the densest bin
@@ -54,7 +57,7 @@ def test_transpositions_along_chain(tmp_path):
         json.dumps(
             {
                 "transpositions": {"along_chain": [0, 3, 7], "random": 26.0},
-                "prior_networks": {"transpositions": [25, 27]},
+                "prior_networks": {"transpositions": [25, 30]},
             }
         )
     )
@@ -62,7 +65,8 @@ def test_transpositions_along_chain(tmp_path):
     assert_readable(figure)
     (axis,) = figure.axes
     assert line_of(axis, "HMC samples").tolist() == [0, 3, 7]
-    assert line_of(axis, "networks from the prior").tolist() == [25, 27]
+    assert line_of(axis, "networks from the prior").tolist() == [25, 30]
+    assert axis.get_ylim()[1] > 30  # of small layers chance has more than 8 % over its mean
     assert line_of(axis, "random: n − Hₙ = 26")[0] == 26
 
 

@@ -1,6 +1,8 @@
 """Columns of the table, and standard errors that are known beforehand."""
 
-from utils.compact import fit_blocks
+from functools import partial
+
+from utils.compact import LowRankFit, fit_blocks
 from utils.evaluation import (
     Column,
     PartAverages,
@@ -9,6 +11,8 @@ from utils.evaluation import (
     draw_column,
     make_table,
     refit_errors,
+    refit_low_rank,
+    refit_moments,
 )
 from utils.mlp import Network, logits
 from utils.predict import mean_probabilities
@@ -82,6 +86,15 @@ def test_the_error_of_an_accuracy_is_binomial():
     assert errors["agreement"] == errors["total_variation"] == 0  # by definition
 
 
+def test_the_mean_network_is_scored_on_the_same_resampled_points():
+    labels = torch.randint(3, (200,), generator=random())
+    guesses = torch.where(torch.rand(200, generator=random(1)) < 0.7, labels, (labels + 1) % 3)
+    column = Column(certain(guesses)[None], torch.ones(1), mean_network=certain(labels))
+    errors = bootstrap({"hmc_sample": column}, labels, 10, seed=0)["hmc_sample"]
+    assert errors["mean_accuracy"] == 0  # always right, whatever the points
+    assert errors["sample_accuracy"] > 0
+
+
 def test_errors_grow_when_parts_differ():
     labels = torch.randint(3, (300,), generator=random())
     alike = certain(labels).expand(10, -1, -1)
@@ -95,17 +108,37 @@ def test_errors_grow_when_parts_differ():
     assert errors["vi"]["total_variation"] == pytest.approx((0.24 / 10) ** 0.5, rel=0.2)
 
 
+def errors_of_refits(refit, inputs: torch.Tensor) -> dict[str, float]:
+    labels = torch.randint(3, (50,), generator=random())
+    return refit_errors(
+        NETWORK, refit, 5, inputs, labels, distributions(50, 3), num_refits=4, num_draws=3, seed=0
+    )
+
+
 def test_refits_of_blocks_that_are_alike_have_no_error_and_of_others_do():
-    inputs, labels = torch.rand(50, 6), torch.randint(3, (50,), generator=random())
+    inputs = torch.rand(50, 6, generator=random(1))
     samples = torch.randn(4, NETWORK.num_weights, generator=random())
-    truth = distributions(50, 3)
     same = fit_blocks(samples.repeat(5, 1), 20, 5)
-    options = {"num_refits": 4, "num_draws": 3, "seed": 0}
-    errors = refit_errors(NETWORK, same, inputs, labels, truth, **options)
+    errors = errors_of_refits(partial(refit_moments, same), inputs)
     assert max(errors.values()) == pytest.approx(0, abs=1e-6)
     different = torch.randn(20, NETWORK.num_weights, generator=random())
-    errors = refit_errors(NETWORK, fit_blocks(different, 20, 5), inputs, labels, truth, **options)
+    errors = errors_of_refits(partial(refit_moments, fit_blocks(different, 20, 5)), inputs)
     assert errors["total_variation"] > 1e-3
+
+
+def test_one_mean_network_has_one_error_whichever_covariance_is_fitted_around_it():
+    inputs = torch.rand(50, 6, generator=random(1))
+    samples = 2 * torch.randn(22, NETWORK.num_weights, generator=random())
+    low_rank = LowRankFit(rank=30, chunk=4)
+    for weights in samples:
+        low_rank.add(weights)
+    fits = (
+        partial(refit_moments, fit_blocks(samples, 22, 5)),
+        partial(refit_low_rank, low_rank.gaussian(), 5),
+    )
+    mean_field, joint = (errors_of_refits(fit, inputs) for fit in fits)
+    assert joint["mean_accuracy"] == mean_field["mean_accuracy"] > 0.01
+    assert joint["total_variation"] > 1e-3
 
 
 def test_independent_errors_add_in_squares():

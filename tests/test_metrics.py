@@ -89,3 +89,11 @@ def test_calibration_error_of_calibrated_predictions_is_sampling_error():
     assert calibration_error(p, labels) < 0.006
     sharper = p.square() / p.square().sum(-1, keepdim=True)
     assert calibration_error(sharper, labels) > 0.05
+
+
+def test_brier_of_calibrated_predictions_is_one_minus_their_squares():
+    p = random_distributions(200_000, 5).double()
+    labels = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(6)).squeeze(1)
+    # E Σ (p − [y])² = Σ p² − 2 Σ p² + 1; a point's Brier score spreads by about 0.4
+    expected = 1 - p.square().sum(-1).mean().item()
+    assert brier(p, labels) == pytest.approx(expected, abs=4 * 0.4 / 200_000**0.5)

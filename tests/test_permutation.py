@@ -15,6 +15,7 @@ from utils.permutation import (
     num_transpositions,
     permute_weights,
     random_permutation,
+    transpositions_deviation,
 )
 
 import numpy as np
@@ -146,8 +147,9 @@ def test_random_permutation_is_uniform(transpositions):
 
 def test_random_baseline_is_the_mean_over_all_permutations():
     permutations = list(itertools.permutations(range(6)))
-    mean = sum(num_transpositions([torch.tensor(p)]) for p in permutations) / len(permutations)
-    assert expected_transpositions(6) == pytest.approx(mean)
+    found = np.array([num_transpositions([torch.tensor(p)]) for p in permutations])
+    assert expected_transpositions(6) == pytest.approx(found.mean())
+    assert transpositions_deviation(6) == pytest.approx(found.std())
     assert expected_transpositions(512) == pytest.approx(505.18, abs=0.01)
 
 

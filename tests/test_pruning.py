@@ -105,3 +105,5 @@ def test_sparsity_is_the_last_before_accuracy_has_fallen():
     assert sparsity_at(curve, 0.01) == pytest.approx(0.2)
     assert sparsity_at(curve, 0.05) == pytest.approx(0.5)
     assert sparsity_at([0.9] * len(KEPT_PERCENT), 0.01) == pytest.approx(0.99)
+    better = [0.9, 0.95, 0.92, *[0.1] * 9]  # counts against the unpruned network, not the best
+    assert sparsity_at(better, 0.01) == pytest.approx(0.2)

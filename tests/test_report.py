@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from utils.report import PICTURES, write_report
+from utils.report import PICTURES, _score_table, write_report
 from utils.results import Results, open_results
 from utils.tables import paper_values
 
@@ -73,6 +73,12 @@ def test_what_is_missing_is_said(tmp_path):
     assert "Not finished: ensemble, VI, net_matching" in page
     assert "net_matching-MNIST-quick has no loss_along_line.png yet" in page
     assert page.count("</span> not measured") == 12
+
+
+def test_what_is_not_finite_is_a_dash():
+    cells = {"vi": {"nll": None, "sample_accuracy": 0.0}}
+    table = _score_table(cells, {"vi": {"nll": None, "sample_accuracy": 0.01}}, {}, cells["vi"])
+    assert "<td>– ± –</td><td>0.00 ± 1.00</td>" in table
 
 
 # ---- in a browser

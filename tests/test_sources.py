@@ -5,12 +5,20 @@ import os
 from dataclasses import asdict, dataclass
 
 from utils.config import Config, UserError
+from utils.data import Dataset
 from utils.mlp import Network
 from utils.runs import find_run, save_json
-from utils.sources import locate, open_samples
+from utils.sources import (
+    check_network,
+    locate,
+    open_gaussian,
+    open_samples,
+    open_weight_space,
+)
 
 import numpy as np
 import pytest
+import torch
 
 NETWORK = Network((4, 3, 2))
 
@@ -128,6 +136,69 @@ def test_too_few_samples_are_said_before_the_work_begins(tmp_path):
     (tmp_path / "a" / "chains.json").write_text('{"num_chains": 3}')
     with pytest.raises(UserError, match="not 3 chains of equal length"):
         open_samples(tmp_path / "a")
+
+
+def test_a_network_json_that_says_nothing_is_shown_what_it_is_like(tmp_path):
+    make_samples(tmp_path / "a", 3)
+    for text in ("[4, 3, 2]", "{", '{"sizes": "4-3-2", "activation": "relu"}', '{"sizes": [4]}'):
+        (tmp_path / "a" / "network.json").write_text(text)
+        with pytest.raises(UserError, match=r'like {"sizes": \[784, 512, 10\]'):
+            open_samples(tmp_path / "a")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"num_chains": null}', '{"num_chains": 0}'])
+def test_chains_json_that_says_nothing_is_named(tmp_path, text):
+    make_samples(tmp_path / "a", 4)
+    (tmp_path / "a" / "chains.json").write_text(text)
+    with pytest.raises(UserError, match=r"chains\.json"):
+        open_samples(tmp_path / "a")
+
+
+def test_a_gaussian_is_read_from_its_run_or_file(tmp_path):
+    run = make_samples(tmp_path / "a", 3)
+    mean, std = np.random.default_rng(0).random((2, NETWORK.num_weights))
+    np.savez(run / "posterior.npz", mean=mean, std=std)
+    for path in (run, run / "posterior.npz"):
+        network, posterior = open_gaussian(path)
+        assert network == NETWORK
+        np.testing.assert_allclose(posterior.std, std, rtol=1e-6)
+
+
+def test_a_damaged_gaussian_names_the_script_that_makes_it(tmp_path):
+    run = make_samples(tmp_path / "a", 3)
+    np.savez(run / "posterior.npz", mean=np.zeros(23), std=np.ones(23))
+    whole = (run / "posterior.npz").read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 255
+    for content in (b"", whole[: len(whole) // 2], b"no archive", bytes(flipped)):
+        (run / "posterior.npz").write_bytes(content)
+        with pytest.raises(UserError, match=r"posterior\.npz .*python MNIST_VI\.py makes it"):
+            open_gaussian(run)
+    np.savez(run / "posterior.npz", mean=np.zeros(5))
+    with pytest.raises(UserError, match=r"shapes \[5\] and \[0\]"):
+        open_gaussian(run)
+
+
+def test_no_evaluation_no_pruning(tmp_path):
+    run = make_samples(tmp_path / "a", 3)
+    with pytest.raises(UserError, match=r"python MNIST_eval\.py makes it"):
+        open_weight_space(run, torch.device("cpu"))
+
+
+def test_samples_given_as_a_file_are_of_the_data_set_too(config, tmp_path):
+    run = make_run(tmp_path, "HMC-KMNIST-a", 1)
+    make_samples(run, 3)
+    (run / "config.yaml").write_text("dataset: KMNIST\n")
+    with pytest.raises(UserError, match="give --dataset KMNIST"):
+        locate(config, "HMC", str(run / "samples.npy"))
+
+
+@pytest.mark.parametrize("sizes", [(784, 10), (100, 5, 10), (784, 5, 3)])
+def test_networks_of_other_data_are_refused(sizes, tmp_path):
+    data = Dataset("MNIST", torch.zeros(2, 784), *[torch.zeros(2)] * 3)
+    check_network(Network((784, 5, 10)), data, tmp_path)
+    with pytest.raises(UserError, match=f"{sizes[0]}-.*784 inputs, hidden units and 10 outputs"):
+        check_network(Network(sizes), data, tmp_path)
 
 
 def test_double_precision_is_accepted(tmp_path):

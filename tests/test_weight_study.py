@@ -1,9 +1,12 @@
 """Dead pixels, shares at the prior, mixing, references and the prior as a null."""
 
+from dataclasses import replace
+
+from utils.alignment import spaced_beside
 from utils.compact import fit_blocks, merge_all
-from utils.matching import make_matcher
+from utils.matching import Matching, make_matcher
 from utils.mlp import Network
-from utils.permutation import expected_transpositions, permute_weights
+from utils.permutation import expected_transpositions, identity, permute_weights
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
@@ -51,6 +54,9 @@ def test_dead_weights_are_the_columns_of_dark_pixels():
     assert weight.sum(0).tolist() == [0, 0, 30, 0, 0, 30, 0, 0]
     assert dead.sum() == 60
     assert not bias.any()
+    seldom = images()
+    seldom[-1, 5] = 0.1  # one dot in one image is enough to live
+    assert dead_weights(NETWORK, seldom).sum() == 30
 
 
 def test_groups_hold_every_weight_once():
@@ -125,6 +131,13 @@ def test_mixing_sees_slow_weights_and_shifted_chains():
     assert mixing(fast[:14], {"fast": 3}, num_chains=2) == {}  # 7 draws of each say nothing
 
 
+def test_samples_of_several_chains_lie_one_chain_after_the_other():
+    """A chain that climbs and one that comes back: taken in turns they would seem to be mixed."""
+    climb = np.linspace(0, 1, 100)
+    values = np.concatenate([climb, climb[::-1]])[:, None]
+    assert mixing(values, {"drifting": 1}, num_chains=2)["drifting"]["median_rhat"] > 1.5
+
+
 def test_correlations_of_every_pair():
     mean = torch.randn(100, generator=random())
     std = torch.rand(100, generator=random(1))
@@ -173,6 +186,22 @@ def test_permuted_copies_give_the_same_whatever_the_reference(setting):
     assert rows["0"]["average_transpositions"] > 15
 
 
+def test_samples_are_not_rebased_to_one_of_themselves():
+    assert spaced_beside([0, 4, 9], 10, 4) == [1, 3, 6, 8]
+    assert spaced_beside([0, 4, 9], 10, 99) == [1, 2, 3, 5, 6, 7, 8]
+    assert spaced_beside([0, 1], 3, 99) == [0, 1, 2]  # one alone has no deviation
+
+
+def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
+    """With references among the samples it would by about 1 / √8 = 0.35."""
+    draws = torch.randn(10, NETWORK.num_weights, generator=random(11))
+    untouched = replace(setting, matcher_for=lambda _: lambda _: Matching(identity(NETWORK)))
+    samples = [draws[position] for position in spaced_beside([0, 9], 10, 8)]
+    rows = study_references(untouched, samples, {"0": draws[0], "9": draws[9]})
+    for row in rows.values():  # of 273 weights a correlation is good to 0.06
+        assert abs(row["mean_with_reference"]) < 0.25
+
+
 def test_networks_of_the_prior_are_permuted_at_random(setting):
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     null = study_prior(setting, reference, 40)
@@ -189,7 +218,7 @@ def test_what_moves_together_stays_together(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     permutation = [torch.randperm(30, generator=random(8))]
     std = torch.rand(NETWORK.num_weights, generator=random(9))
-    member = weights + 0.01
+    member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
     gaussian = GaussianPosterior(
         permute_weights(NETWORK, weights, permutation), permute_weights(NETWORK, std, permutation)
     )

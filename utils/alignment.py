@@ -163,3 +163,15 @@ class RebasedSamples:
 def spaced_positions(length: int, count: int) -> list[int]:
     """At most `count` positions in 0 … length − 1, evenly spaced, with both ends."""
     return np.linspace(0, length - 1, min(length, count)).round().astype(int).tolist()
+
+
+def spaced_beside(references: list[int], length: int, count: int) -> list[int]:
+    """Such positions that are no references, if two or more are left.
+
+    A sample lies on itself: the mean of K samples would resemble a reference among them by 1 / √K,
+    even if they had nothing in common.
+    """
+    others = [position for position in range(length) if position not in references]
+    if len(others) < 2:
+        return spaced_positions(length, count)
+    return [others[position] for position in spaced_positions(len(others), count)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from utils.barrier import barrier
-from utils.permutation import expected_transpositions
+from utils.permutation import expected_transpositions, transpositions_deviation
 from utils.results import Missing, Results
 from utils.tables import paper_values
 
@@ -93,6 +93,9 @@ def ensemble_survives(results: Results) -> tuple[str, str]:
 
 
 def methods_predict_alike(results: Results) -> tuple[str, str]:
+    runs = [results.runs[kind] for kind in ("HMC", "ensemble", "VI")]
+    if len({run.config.get("num_train") for run in runs if run.begun}) > 1:
+        raise Missing("These runs have different training images, so different posteriors")
     names = {"ensemble_sample": "the ensemble", "vi": "VI"}
     cells = {name: _cell(results, name, "agreement") for name in names}
     mark = graded(min(value for value, _ in cells.values()), 0.98, 0.95)
@@ -157,14 +160,18 @@ def barrier_grows(results: Results) -> tuple[str, str]:
 
 
 def transpositions_are_monotone(results: Results) -> tuple[str, str]:
+    """Where NoT has reached chance level it goes up and down as chance does, which says nothing."""
     dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
     found = dynamics["transpositions"][:, 0].sum(-1)  # of W_1 as it is [epoch, λ]
-    share = float((np.diff(found, axis=1) >= 0).all(axis=1).mean())
-    steps = float((np.diff(found, axis=1) >= 0).mean())
+    variances = [transpositions_deviation(int(size)) ** 2 for size in dynamics["hidden_sizes"]]
+    chance = 3 * sum(variances) ** 0.5
+    falls = -np.diff(found, axis=1).min(axis=1)  # the largest at each checkpoint
+    share = float((falls <= chance).mean())
     mark = HOLDS if share == 1 else PARTLY if share >= 0.5 else FAILS
     return mark, (
-        f"At {100 * share:.0f} % of the {len(found)} checkpoints NoT never falls along λ; of all "
-        f"steps along λ {100 * steps:.0f} % do not fall."
+        f"At {100 * share:.0f} % of the {len(found)} checkpoints NoT never falls along λ by more "
+        f"than {chance:.1f}; at {100 * (falls <= 0).mean():.0f} % not at all. The largest fall is "
+        f"{max(falls.max(), 0)}."
     )
 
 
@@ -194,6 +201,9 @@ def weights_compare(results: Results) -> tuple[str, str]:
     pairs = [pair for pair in found["after"] if pair.startswith("hmc")]
     if not pairs:
         raise Missing("The evaluation has no other method than HMC")
+    values = [found[frame][pair].values() for frame in found for pair in pairs]
+    if any(None in pair for pair in values):
+        raise Missing("Some weights or deviations are constant and have no correlation")
     gains = [found["after"][pair]["mean"] - found["before"][pair]["mean"] for pair in pairs]
     stds = [found["after"][pair]["std"] for pair in pairs]
     mark = graded(min(gains), 0.1, 0.03)
@@ -237,7 +247,10 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
     table, errors = results.table, results.errors
     if column not in table:
         raise Missing(f"The evaluation has no column {column}")
-    return table[column][row], errors[column][row]
+    cell = table[column][row], errors[column][row]
+    if None in cell:
+        raise Missing(f"{row} of {column} is not finite, or its error is not")
+    return cell
 
 
 def _percent(value: float, error: float) -> str:
@@ -305,7 +318,8 @@ CLAIMS = (
     Claim(
         "NoT grows monotonically on the line from one network to the other.",
         "Figure 3",
-        "holds at all checkpoints; in part at half of them",
+        "holds where at no checkpoint NoT falls by more than 3 standard deviations of that of "
+        "random permutations; in part at half of the checkpoints",
         transpositions_are_monotone,
     ),
     Claim(

@@ -100,6 +100,7 @@ class LowRankGaussian:
 
     mean: Tensor  # [d]
     factor: Tensor  # [rank, d]
+    coordinates: Tensor | None = None  # [K, rank]: its samples are mean + coordinates @ factor
 
     def variance(self) -> float:
         """Summed over weights: the trace of Σ."""
@@ -110,6 +111,19 @@ class LowRankGaussian:
         for _ in range(count):
             noise = torch.randn(len(self.factor), generator=generator).to(self.mean.device)
             yield self.mean + noise @ self.factor
+
+    def resampled(self, counts: Tensor) -> "LowRankGaussian":
+        """Fitted to the same samples once more, each as often as `counts` [K] says.
+
+        Samples are known by their coordinates, so the fit is one of rank × rank numbers: with
+        deviations D = QR there, Σ is factorᵀ RᵀR factor.
+        """
+        total = counts.sum()
+        mean = counts.double() @ self.coordinates / total
+        rows = counts.double().sqrt()[:, None] * (self.coordinates - mean)
+        triangle = torch.linalg.qr(rows / (total - 1) ** 0.5).R
+        moved, factor = (part.to(self.factor) @ self.factor for part in (mean, triangle))
+        return LowRankGaussian(self.mean + moved, factor)
 
 
 class LowRankFit:
@@ -125,7 +139,7 @@ class LowRankFit:
     def __init__(self, rank: int, chunk: int = 64):
         self._rank, self._chunk = rank, chunk
         self._waiting: list[Tensor] = []
-        self._count, self._mean, self._factor = 0, None, None
+        self._count, self._mean, self._factor, self._coordinates = 0, None, None, None
 
     def add(self, weights: Tensor) -> None:
         self._waiting.append(weights)
@@ -137,32 +151,45 @@ class LowRankFit:
             self._take_in()
         if self._count < 2:
             raise UserError(f"A covariance needs two samples or more, and here is {self._count}.")
-        return LowRankGaussian(self._mean.float(), self._factor / (self._count - 1) ** 0.5)
+        scale = (self._count - 1) ** 0.5
+        return LowRankGaussian(self._mean.float(), self._factor / scale, self._coordinates * scale)
 
     def _take_in(self) -> None:
         rows = torch.stack(self._waiting)
         self._waiting, added = [], len(rows)
         mean = rows.mean(0, dtype=torch.float64)
         rows -= mean.float()
-        if self._count == 0:
-            self._count, self._mean, self._factor = added, mean, _compress(rows, self._rank)
-            return
-        total = self._count + added
-        shift = mean - self._mean
-        moved = (shift * (self._count * added / total) ** 0.5).float()
-        rows = torch.cat([self._factor, rows, moved[None]])
+        coordinates = torch.eye(added, dtype=torch.float64, device=rows.device)
+        if self._count:
+            rows, coordinates, mean = self._joined(rows, coordinates, mean)
         self._factor = None  # makes room for the new one: both may be large
-        self._mean = self._mean + shift * (added / total)
-        self._count, self._factor = total, _compress(rows, self._rank)
+        leading = _leading_directions(rows, self._rank)
+        self._count, self._mean = self._count + added, mean
+        self._factor, self._coordinates = leading.T.to(rows) @ rows, coordinates @ leading
+
+    def _joined(self, rows: Tensor, coordinates: Tensor, mean: Tensor) -> tuple:
+        """What is known with a chunk under it: rows, all samples by them, and their mean.
+
+        The last row is the shift of the mean, as long as the scatter needs it; samples of both
+        parts lie away from the new mean along it.
+        """
+        before, added = self._count, len(rows)
+        total, shift = before + added, mean - self._mean
+        moved = (shift * (before * added / total) ** 0.5).float()
+        along = coordinates.new_empty(total, 1)
+        along[:before] = -((added / (before * total)) ** 0.5)
+        along[before:] = (before / (added * total)) ** 0.5
+        parts = torch.block_diag(self._coordinates, coordinates)
+        rows = torch.cat([self._factor, rows, moved[None]])
+        return rows, torch.cat([parts, along], 1), self._mean + shift * (added / total)
 
 
-def _compress(rows: Tensor, rank: int) -> Tensor:
-    """At most `rank` orthogonal rows with (nearly) the same rowsᵀ rows, largest first."""
+def _leading_directions(rows: Tensor, rank: int) -> Tensor:
+    """At most `rank` orthonormal columns V that keep most of rowsᵀ rows in (Vᵀ rows)ᵀ Vᵀ rows."""
     parts = rows.split(COLUMNS_AT_A_TIME, dim=1)
     gram = sum(part.double() @ part.double().T for part in parts)
     _, vectors = torch.linalg.eigh(gram)
-    leading = vectors.flip(1)[:, :rank]
-    return leading.T.to(rows.dtype) @ rows
+    return vectors.flip(1)[:, :rank]
 
 
 # ---- files

@@ -22,14 +22,13 @@ OUTSIDE = 0.001  # share of weights beyond each end of an axis
 def weight_pairs(source: Path, part: str) -> Figure:
     """Paper A's Figure 4: μ or σ of every two methods, weight by weight, before and after.
 
-    Weights of dead pixels are left out.
+    Weights of dead pixels are left out. There must be two methods or more.
     """
     results = np.load(source)
     alive = results["alive"]
     there = [name for name in METHODS if f"{name}_after_{part}" in results]
     pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
-    figure, axes = panels(2, max(len(pairs), 1), width=3.3, height=3.0)
-    image = None
+    figure, axes = panels(2, len(pairs), width=3.3, height=3.0)
     for column, pair in enumerate(pairs):
         values = {
             frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
@@ -43,8 +42,7 @@ def weight_pairs(source: Path, part: str) -> Figure:
             labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
             axis.set(xlabel=labels[0], ylabel=labels[1])
             axis.set(xscale=_scale(bins[0], part), yscale=_scale(bins[1], part))
-    if image:
-        figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
+    figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
     return figure
 
 
@@ -78,12 +76,13 @@ def transpositions_along_chain(source: Path) -> Figure:
     results = json.loads(Path(source).read_text())
     chain, random = results["transpositions"]["along_chain"], results["transpositions"]["random"]
     null = results["prior_networks"]["transpositions"]
+    highest = max(random, *chain, *null)
     figure, ((axis,),) = panels(1, 1, width=5.5, height=3.2)
     axis.plot(chain, color=BLUE, linewidth=1, label="HMC samples")
     places = np.linspace(0, len(chain) - 1, len(null))
     axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
     axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=f"random: n − Hₙ = {random:.0f}")
-    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * random))
+    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * highest))
     axis.legend(loc="lower right")
     return figure
 

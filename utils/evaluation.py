@@ -1,9 +1,9 @@
 """The columns of Table 1: predictions, their scores, and how uncertain the scores are."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from utils.compact import Moments, block_of, merge_all
+from utils.compact import LowRankGaussian, Moments, block_of, merge_all
 from utils.metrics import (
     accuracy,
     agreement,
@@ -15,6 +15,7 @@ from utils.metrics import (
 from utils.mlp import Network
 from utils.predict import class_probabilities
 from utils.seeding import generator
+from utils.vi import GaussianPosterior
 
 import torch
 from torch import Tensor
@@ -146,7 +147,8 @@ def bootstrap(
 
 def refit_errors(
     network: Network,
-    blocks: list[Moments],
+    refit: Callable[[list[int]], GaussianPosterior | LowRankGaussian],
+    num_blocks: int,
     images: Tensor,
     labels: Tensor,
     true_posterior: Tensor,
@@ -156,18 +158,32 @@ def refit_errors(
 ) -> dict[str, float]:
     """Standard errors of a Gaussian's column that come from the samples it was fitted to.
 
-    Its moments are merged again from blocks that are resampled. All refits draw their weights with
-    the same noise, so that they differ in nothing but the fit.
+    `refit(chosen)` fits it again to blocks of samples that are resampled. All refits draw their
+    weights with the same noise, so that they differ in nothing but the fit.
     """
     rows = []
     for number in range(num_refits):
         random = generator(seed, "refit_blocks", number)
-        chosen = torch.randint(len(blocks), (len(blocks),), generator=random).tolist()
-        posterior = merge_all([blocks[i] for i in chosen]).gaussian()
+        posterior = refit(torch.randint(num_blocks, (num_blocks,), generator=random).tolist())
         noise = generator(seed, "refit_noise")
         column = draw_column(network, posterior, images, num_draws, 1, noise)
         rows.append(scores(column.average(), column.mean_network, true_posterior, labels))
-    return {row: _deviation(refit[row] for refit in rows) for row in rows[0]}
+    return {row: _deviation(scored[row] for scored in rows) for row in rows[0]}
+
+
+def refit_moments(blocks: list[Moments], chosen: list[int]) -> GaussianPosterior:
+    """The mean-field Gaussian of some blocks, each as often as it is chosen."""
+    return merge_all([blocks[block] for block in chosen]).gaussian()
+
+
+def refit_low_rank(
+    low_rank: LowRankGaussian, num_blocks: int, chosen: list[int]
+) -> LowRankGaussian:
+    """The low-rank Gaussian of some blocks of its samples."""
+    num_samples = len(low_rank.coordinates)
+    blocks = [block_of(position, num_samples, num_blocks) for position in range(num_samples)]
+    times = torch.tensor(chosen).bincount(minlength=num_blocks)
+    return low_rank.resampled(times[blocks].to(low_rank.mean.device))
 
 
 def add_errors(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:

@@ -34,7 +34,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> float:
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
-    """Expected calibration error: mean |accuracy − confidence| over bins of equal confidence.
+    """Expected calibration error: mean |accuracy − confidence| over bins of like confidence.
 
     Confidence is the largest probability; its range 0 to 1 is cut into CALIBRATION_BINS equal
     bins, each of which counts by its number of points (Guo et al. 2017, equation 3).

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+NETWORK_EXAMPLE = '{"sizes": [784, 512, 10], "activation": "relu"}'  # a network.json
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Network:
         if self.activation not in ACTIVATIONS:
             there = ", ".join(ACTIVATIONS)
             raise UserError(f"Unknown activation {self.activation!r}; there are: {there}.")
+
+    def __str__(self) -> str:
+        return f"{'-'.join(map(str, self.sizes))} ({self.activation})"
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -65,9 +69,8 @@ class Network:
             sizes = tuple(operator.index(size) for size in content["sizes"])
             return cls(sizes, str(content["activation"]))
         except (ValueError, KeyError, TypeError):
-            example = '{"sizes": [784, 512, 10], "activation": "relu"}'
             raise UserError(
-                f"{path} does not describe a network; it should look like this: {example}"
+                f"{path} does not describe a network; it should look like this: {NETWORK_EXAMPLE}"
             ) from None
 
 

@@ -122,6 +122,11 @@ def expected_transpositions(size: int) -> float:
     return size - sum(1 / k for k in range(1, size + 1))
 
 
+def transpositions_deviation(size: int) -> float:
+    """Standard deviation of that NoT: √Σ (1/k − 1/k²), as unit k opens a cycle with chance 1/k."""
+    return sum((k - 1) / k**2 for k in range(1, size + 1)) ** 0.5
+
+
 def random_permutation(size: int, transpositions: int, generator: torch.Generator) -> Tensor:
     """One layer's permutation drawn uniformly from all those with NoT exactly `transpositions`.
 

@@ -18,6 +18,7 @@ from utils.results import Missing, Results, RunResult
 from utils.runs import duration, save_json, write_atomically
 from utils.tables import (
     REFERENCE_HEADINGS,
+    number,
     paper_values,
     reference_rows,
     sparsity_table,
@@ -86,7 +87,9 @@ PICTURES = {
         Picture(
             "Figure 4: means of weights", "eval", "weight_pairs_mean",
             "μ of each weight by one method against another, before rebasin (top) and after it "
-            "(bottom), as densities; r is the correlation. Weights of dead pixels are left out.",
+            "(bottom), as densities. Weights of dead pixels are left out. With the same seed, VI "
+            "and the ensemble's first member begin at the same network, so that these two methods "
+            "resemble each other even before rebasin.",
         ),
         Picture(
             "Figure 4: standard deviations of weights", "eval", "weight_pairs_std",
@@ -283,7 +286,10 @@ def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) ->
                 cells.append("–")
                 continue
             factor, digits = (100, 2) if row in IN_PERCENT else (1, 4)
-            cell = f"{factor * column[row]:.{digits}f} ± {factor * errors[name][row]:.{digits}f}"
+            cell = " ± ".join(
+                number(value and factor * value, digits)
+                for value in (column[row], errors[name][row])
+            )
             published = paper.get(name, {}).get(row)
             if published is not None:
                 cell += f"<small>paper {factor * published:.{digits}f}</small>"
@@ -351,10 +357,10 @@ def _evaluation(results: Results) -> str:
     return (
         "<h2 id=checks>Checks, and what the paper does not tell</h2>\n"
         f"<ul>{lines}</ul>\n<h3>q_r by the choice of reference, and of networks that know nothing "
-        f"of the data</h3>\n<p class=soft>{diagnostics['study_samples']} samples, matched on "
-        f"{diagnostics['study_images']} images; “with” tells correlations over weights. The last "
-        "row rebases draws from the prior to HMC's reference: what it reaches is the work of the "
-        "alignment alone.</p>\n" + _html_table(REFERENCE_HEADINGS, reference_rows(diagnostics))
+        f"of the data</h3>\n<p class=soft>{diagnostics['study_samples']} other samples, matched "
+        f"on {diagnostics['study_images']} images; “with” tells correlations over weights. The "
+        "last row rebases draws from the prior to HMC's reference: what it reaches is the work of "
+        "the alignment alone.</p>\n" + _html_table(REFERENCE_HEADINGS, reference_rows(diagnostics))
     )
 
 

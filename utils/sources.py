@@ -1,11 +1,13 @@
 """What earlier runs, or users, have left: weights, and users' inputs with their labels."""
 
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import UserError
-from utils.mlp import Network
+from utils.data import Dataset
+from utils.mlp import NETWORK_EXAMPLE, Network
 from utils.runs import find_run
 from utils.vi import GaussianPosterior
 
@@ -24,6 +26,7 @@ SCRIPTS = {
 # Methods beside HMC that leave samples: the option that says which run, and the run's kind.
 SAMPLED = {"ensemble": "ensemble"}
 METHODS = ("hmc", *SAMPLED, "vi")
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
 
 
@@ -57,7 +60,7 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
     network = read_network(path)
     try:
         shape = np.load(path, mmap_mode="r").shape
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise UserError(f"Cannot read the samples {path}: {error}.") from None
     if len(shape) != 2 or shape[1] != network.num_weights:
         raise UserError(
@@ -75,8 +78,8 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
     kept = chains[:, round(discard * chains.shape[1]) :]
     if kept.size < 2:
         raise UserError(
-            f"{path} has {chains.size} samples, of which {kept.size} are left: "
-            "a Gaussian needs two."
+            f"{path} has {chains.size} samples, of which {kept.size} are left, and a Gaussian "
+            "needs two: give a smaller --discard, or more samples."
         )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
@@ -86,8 +89,14 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
 def _read_layout(path: Path, num_rows: int) -> dict:
     """How many chains the samples are of, and how many each has stored, which may still run."""
     layout = path.with_name("chains.json")
-    recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
-    whole = num_rows // recorded["num_chains"]
+    try:
+        recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
+        num_chains = int(recorded["num_chains"])
+    except UNREADABLE as error:
+        raise UserError(f"Cannot read {layout}: {error}. Mend it, or move it away.") from None
+    if num_chains < 1:
+        raise UserError(f"{layout} says {num_chains} chains, and there is at least one.")
+    whole = num_rows // num_chains
     stored = recorded.setdefault("stored_per_chain", whole)
     if stored < whole:
         print(f"{path.parent} is not finished: its {stored} samples so far, of {whole}.")
@@ -96,21 +105,45 @@ def _read_layout(path: Path, num_rows: int) -> dict:
 
 def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
     """The mean and deviations that MNIST_VI.py has left in its run directory."""
-    path = directory / "posterior.npz"
+    path = directory / "posterior.npz" if directory.is_dir() else directory
     network = read_network(path)
-    try:
-        with np.load(path) as arrays:
-            mean, std = torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["std"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"Cannot read the Gaussian {path}: {error}.") from None
+    arrays = read_arrays(path, SCRIPTS["VI"])
+    mean, std = (arrays.get(name, torch.empty(0)).float() for name in ("mean", "std"))
+    if not mean.shape == std.shape == (network.num_weights,):
+        raise UserError(
+            f"{path} has a mean and std of the shapes {list(mean.shape)} and {list(std.shape)}: "
+            f"network.json beside it needs [{network.num_weights}]."
+        )
     return network, GaussianPosterior(mean, std)
+
+
+def read_arrays(path: Path, script: str) -> dict[str, Tensor]:
+    """All arrays of a .npz file that this script has left in its run directory."""
+    try:
+        with np.load(path) as archive:
+            return {name: torch.from_numpy(archive[name]) for name in archive.files}
+    except (*UNREADABLE, AttributeError) as error:  # a single array is no archive
+        raise UserError(f"Cannot read {path} ({error}): python {script} makes it.") from None
 
 
 def read_network(beside: Path) -> Network:
     path = beside.with_name("network.json")
     if not path.exists():
-        raise UserError(f"{path} is missing: it says which network the weights beside it are of.")
+        raise UserError(
+            f"{path} is missing: it says which network the weights beside it are of, "
+            f"for example {NETWORK_EXAMPLE}"
+        )
     return Network.load(path)
+
+
+def check_network(network: Network, data: Dataset, path: Path) -> None:
+    """Rebasin needs hidden units, and the scores need this data set's images and classes."""
+    pixels, *hidden, classes = network.sizes
+    if not hidden or (pixels, classes) != (data.num_pixels, data.num_classes):
+        raise UserError(
+            f"{path} is of the network {network}: give samples of one with {data.num_pixels} "
+            f"inputs, hidden units and {data.num_classes} outputs, as {data.name} needs it."
+        )
 
 
 def locate(config, kind: str, given: str) -> Path | None:
@@ -127,8 +160,9 @@ def locate(config, kind: str, given: str) -> Path | None:
 
 
 def _check_dataset(directory: Path, dataset: str) -> None:
-    recorded = directory / "config.yaml"
-    there = yaml.safe_load(recorded.read_text())["dataset"] if recorded.exists() else dataset
+    recorded = (directory if directory.is_dir() else directory.parent) / "config.yaml"
+    content = yaml.safe_load(recorded.read_text()) if recorded.exists() else None
+    there = content.get("dataset", dataset) if isinstance(content, dict) else dataset
     if there != dataset:
         raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
 
@@ -233,11 +267,7 @@ def open_weight_space(directory: Path, device: torch.device) -> WeightSpace:
     """The weight_space.npz in a run directory of MNIST_eval.py."""
     path = directory / "weight_space.npz"
     network = read_network(path)
-    try:
-        with np.load(path) as archive:
-            arrays = {n: torch.from_numpy(archive[n]).to(device) for n in archive.files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"Cannot read the posteriors {path}: {error}.") from None
+    arrays = {name: array.to(device) for name, array in read_arrays(path, SCRIPTS["eval"]).items()}
     gaussians = {
         frame: {
             method: GaussianPosterior(

@@ -1,5 +1,6 @@
 """Results as lines of text, ours beside the paper's."""
 
+import math
 from pathlib import Path
 
 from utils.evaluation import COLUMNS
@@ -14,6 +15,13 @@ def paper_values(table: str) -> dict[str, dict[str, float]]:
     return yaml.safe_load(PAPER_VALUES.read_text())[table]
 
 
+def number(value: float | None, digits: int, sign: str = "") -> str:
+    """A dash stands for what is not finite, which JSON files have as null."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:{sign}.{digits}f}"
+
+
 def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) -> list[list[str]]:
     """A line per column of the table: its name, then each score as "ours ± error (paper's)"."""
     lines = []
@@ -22,9 +30,9 @@ def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) ->
         for row in rows:
             cell = "–"
             if row in column:
-                cell = f"{column[row]:.4f} ± {errors[name][row]:.4f}"
+                cell = f"{number(column[row], 4)} ± {number(errors[name][row], 4)}"
                 published = paper.get(name, {}).get(row)
-                cell += "" if published is None else f" ({published:.4f})"
+                cell += "" if published is None else f" ({number(published, 4)})"
             line.append(cell)
         lines.append(line)
     return lines
@@ -61,6 +69,7 @@ def summary_lines(diagnostics: dict) -> list[str]:
         *_prior_lines(diagnostics),
         *_transposition_lines(diagnostics),
         _low_rank_line(diagnostics),
+        _halves_line(diagnostics["halves_of_hmc"]),
     ]
 
 
@@ -77,8 +86,8 @@ def _dead_pixel_line(check: dict | None) -> str:
 
 def _mixing_lines(mixing: dict) -> list[str]:
     return [
-        f"Weights {when} rebasin, {name}: median R-hat {numbers['median_rhat']:.3f}, "
-        f"median ESS {numbers['median_ess']:.0f}"
+        f"Weights {when} rebasin, {name}: median R-hat {number(numbers['median_rhat'], 3)}, "
+        f"median ESS {number(numbers['median_ess'], 0)}"
         for when, groups in mixing.items()
         for name, numbers in groups.items()
     ]
@@ -116,6 +125,13 @@ def _low_rank_line(diagnostics: dict) -> str:
     )
 
 
+def _halves_line(halves: dict) -> str:
+    return (
+        f"The two halves of HMC's samples agree on {number(halves['agreement'], 4)} of the images, "
+        f"TV {number(halves['total_variation'], 4)}: so far they know their own posterior"
+    )
+
+
 REFERENCE_HEADINGS = (
     "q_r of samples rebased to", "agreement", "TV", "accuracy", "of μ", "average σ",
     "μ with the reference", "μ with the first row's", "σ with the first row's", "average NoT",
@@ -131,8 +147,8 @@ def reference_rows(diagnostics: dict) -> list[list[str]]:
     return [
         [
             name,
-            *(f"{row[score]:.4f}" for score in scores),
-            *(f"{row[part]:+.3f}" if part in row else "–" for part in alike),
+            *(number(row[score], 4) for score in scores),
+            *(number(row.get(part), 3, "+") for part in alike),
             f"{row['average_transpositions']:.1f}",
         ]
         for name, row in rows.items()

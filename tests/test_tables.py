@@ -1,0 +1,53 @@
+"""Lines of text for numbers that are there, and for those that are not."""
+
+from utils.tables import number, reference_rows, summary_lines, table_rows
+
+import pytest
+
+MIXING = {"W1": {"median_rhat": None, "median_ess": 12.4}}
+DIAGNOSTICS = {
+    "dead_pixels": None,
+    "mixing": {"before": MIXING, "after": {}},
+    "average_std": {"after": {"hmc": {"alive": 0.98}}},
+    "at_prior": {"after": {"band": [0.9, 1.1], "share": {"alive": 0.5}}},
+    "transpositions": {"along_chain": [0, 6, 8], "random": 7.1},
+    "prior_networks": {"average_transpositions": 7.0},
+    "low_rank": {"rank": 3, "variance_kept": 0.875},
+    "halves_of_hmc": {"agreement": 0.95, "total_variation": 0.0625},
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.12"), (-1, "-1.00"), (0, "0.00"), (None, "–"), (float("nan"), "–")],
+)
+def test_numbers(value, text):
+    assert number(value, 2) == text
+
+
+def test_findings_in_lines():
+    lines = summary_lines(DIAGNOSTICS)
+    assert lines[0].startswith("Dead pixels: none in these images")
+    assert lines[1] == "Weights before rebasin, W1: median R-hat –, median ESS 12"
+    assert "50.0 % of these weights have the prior's σ (0.900 to 1.100" in lines[3]
+    assert "NoT of HMC samples to the first: 7.0 on average" in lines[4]
+    assert "rank 3 and 87.5 %" in lines[5]
+    assert "agree on 0.9500 of the images, TV 0.0625" in lines[6]
+
+
+def test_cells_have_errors_and_the_papers_value():
+    table = {"vi": {"agreement": 0.98, "nll": None}, "hmc_low_rank": {"nll": 0.5}}
+    errors = {"vi": {"agreement": 0.01, "nll": None}, "hmc_low_rank": {"nll": 0.25}}
+    rows = table_rows(table, errors, {"vi": {"agreement": 0.9885}}, ("agreement", "nll"))
+    assert rows == [
+        ["VI q", "0.9800 ± 0.0100 (0.9885)", "– ± –"],
+        ["HMC q_r, low rank", "–", "0.5000 ± 0.2500"],
+    ]
+
+
+def test_references_and_the_null_in_rows():
+    scores = dict.fromkeys(("agreement", "total_variation", "sample_accuracy", "mean_accuracy"), 1)
+    row = scores | {"average_std": 0.5, "average_transpositions": 7, "mean_with_reference": None}
+    rows = reference_rows({"references": {"sample 3": row}, "prior_networks": row})
+    assert rows[0] == ["sample 3", *["1.0000"] * 4, "0.5000", "–", "–", "–", "7.0"]
+    assert rows[1][0] == "networks from the prior"
