@@ -157,6 +157,16 @@ def test_a_violation_is_counted_once_per_point_that_came_near_asleep():
     assert points.violations == 1
 
 
+def test_points_asleep_where_a_trajectory_ends_are_looked_at_once_more(separable):
+    network, images, labels, states = separable
+    _, force = Posterior(network, images, labels, "listed").trajectory(states["fitted"])
+    for _ in range(3):
+        force(states["fitted"])  # nothing moves: all with a margin sleep long
+    energy = force.energy(states["unfitted"])  # where most margins are negative
+    assert energy.nll == Posterior(network, images, labels).energy(states["unfitted"]).nll
+    assert force.counts()[1] > 3000
+
+
 def test_nan_margins_are_looked_at_in_every_step():
     points = NeighbourList(torch.full((4,), torch.nan), ListSettings())
     points.update(1, None, torch.full((4,), torch.nan))

@@ -172,7 +172,7 @@ def fill_up(rows: Tensor, most: int) -> Tensor:
 
 
 class Force:
-    """∂U/∂θ along one trajectory, to be called once in each leapfrog step."""
+    """∂U/∂θ along one trajectory, to be called once in each leapfrog step but the last."""
 
     def __init__(self, posterior: Posterior, neighbours: "NeighbourList | None"):
         self._posterior, self._neighbours = posterior, neighbours
@@ -188,6 +188,13 @@ class Force:
             self._neighbours.update(self.num_calls, rows, margins)
         self.num_rows += len(margins)
         return gradient
+
+    def energy(self, weights: Tensor) -> Energy:
+        """U(θ) where the trajectory ends, and a last look at the points asleep there."""
+        energy, margins = self._posterior._energy(weights)
+        if self._neighbours is not None:
+            self._neighbours.update(self.num_calls + 1, None, margins)
+        return energy
 
     def counts(self) -> tuple[float, int]:
         """Points looked at per call, and how often one came near while it was left alone."""
