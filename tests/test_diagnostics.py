@@ -81,6 +81,15 @@ def test_rhat_notices_chains_at_different_places():
     assert rhat(draws) == pytest.approx(math.sqrt(1 + 1 / 3), abs=0.02)
 
 
+def test_chains_stuck_in_different_places_have_not_converged():
+    """As where every proposal is rejected: no variance within, and that must not look fine."""
+    stuck = np.repeat([[1.0], [2.0]], 50, axis=1)
+    assert rhat(stuck) == math.inf
+    group = diagnose_all(stuck[:, :, None], ["weights/0"], hours=1.0)["groups"]["weights"]
+    assert group["largest_rhat"] == math.inf
+    assert group["smallest_ess_bulk"] < 5
+
+
 def test_rhat_notices_different_scales_and_trends():
     scales = ar1(0.0, chains=2)
     scales[1] *= 3
