@@ -113,6 +113,13 @@ def test_tail_ess_is_of_the_quantiles():
     assert ess_tail(draws) < 0.3 * ess_bulk(draws)
 
 
+def test_the_tail_begins_at_5_percent():
+    """The lowest 5 % of otherwise independent draws come in one piece: one excursion a chain."""
+    draws = np.random.default_rng(0).normal(size=(2, 1000))
+    draws[:, 100:150] = np.sort(draws, axis=1)[:, :1] - 1
+    assert ess_tail(draws) < 60 < 150 < ess_bulk(draws)  # from 10 % on it would be 88
+
+
 def test_constants_have_no_diagnostics_and_do_not_spoil_their_group():
     draws = np.stack([ar1(0.0, 1, 100)[0], np.ones(100)], axis=-1)[None]
     found = diagnose_all(draws, ["probability/0", "probability/1"], hours=2.0)

@@ -55,6 +55,9 @@ def test_energies_are_summed_in_float64():
     exact = energy.nll + 0.5 * weights.double().square().sum().item()
     assert energy.potential == pytest.approx(exact, abs=1e-5)  # in float32 off by tens
     assert energy.nll == pytest.approx(by_autograd(network, *(weights, images, labels))[1], 1e-4)
+    _, each, _ = Posterior(network, images, labels).pass_over(weights, None)
+    assert energy.nll == pytest.approx(each.double().sum().item(), abs=1e-9)
+    assert each.dtype == torch.float32
 
 
 def test_live_columns_are_a_multiple_of_16_with_a_dead_one_for_the_dead():
@@ -146,6 +149,14 @@ def test_speed_follows_what_is_seen():
     points.update(2, rows, torch.tensor([19.0]))  # fell by 10: now asleep for one step at most
     points.update(3, rows, torch.tensor([19.5]))
     assert is_due(points, 0, 4)
+
+
+def test_speed_is_per_step_of_sleep_and_gets_a_slack():
+    settings = ListSettings(safe_margin=10.0, longest_sleep=1000, slack=2.0)
+    points = NeighbourList(torch.tensor([110.0, 110.0]), settings)
+    points.update(1, None, torch.tensor([110.0, 110.0]))
+    points.update(11, torch.tensor([0]), torch.tensor([90.0]))  # by 2 per step, taken for 4
+    assert [is_due(points, 0, step) for step in (30, 31)] == [False, True]  # (90 − 10) / 4
 
 
 def test_a_violation_is_counted_once_per_point_that_came_near_asleep():
