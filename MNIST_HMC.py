@@ -49,9 +49,11 @@ class HMCConfig(NetworkConfig):
     trajectory_length: float | None = option(
         None, "step size × steps of a transition, instead of num_steps", above=0
     )
-    jitter: float = option(0.0, "random share by which trajectories differ in length", minimum=0)
+    jitter: float = option(
+        0.0, "random share by which trajectories differ in length", minimum=0, below=1
+    )
     adapt_step_size: bool = option(False, "in burn-in, by dual averaging")
-    target_acceptance: float = option(0.8, "that the step size is adapted to", above=0)
+    target_acceptance: float = option(0.8, "that the step size is adapted to", above=0, below=1)
     grow_trajectories: bool = option(False, "in burn-in, from short ones to full length")
     start: str = option(
         "anchored", "of chains: PyTorch's initialisation, or a MAP near a draw from the prior",
@@ -186,13 +188,18 @@ def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
 
 
 def measure_step(target: Posterior, weights: Tensor, step_size: float) -> float:
-    """Seconds that a leapfrog step takes from here, once a neighbour list has settled."""
+    """Seconds that a leapfrog step takes from here, once a neighbour list has settled.
+
+    Where steps of this size diverge, smaller ones are measured, which take as long.
+    """
     momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
     times = []
     leapfrog(
         target, weights, momentum.to(weights.device), step_size, MEASURED_STEPS,
         on_step=lambda: times.append(time.perf_counter()),
     )  # fmt: skip
+    if len(times) < MEASURED_STEPS:
+        return measure_step(target, weights, step_size / 10)
     settled = times[MEASURED_STEPS // 2 :]
     return (settled[-1] - settled[0]) / (len(settled) - 1)
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.conftest import REPOSITORY, script_command
+from utils import chain_record
 
 import numpy as np
 import pytest
@@ -56,8 +57,31 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
     for sample, record in zip(samples[8:], kept, strict=True):
         energy = record["nll"] + 0.5 * np.square(sample.astype(float)).sum()
         assert record["potential"] == pytest.approx(energy, abs=1e-6)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum("rhat_weights" in record for record in metrics) == 1  # at the end: stock costs time
     assert "Estimate" in process.stdout
     assert "R-hat" in process.stdout
+
+
+def test_stock_is_taken_while_chains_run(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(chain_record, "SECONDS_BETWEEN_STOCKTAKINGS", 0)
+    monkeypatch.setattr(chain_record.Run, "save_figure", lambda *arguments: None)  # seconds each
+    process = script("MNIST_HMC", *TOY, "--num_samples", 20)
+    assert process.returncode == 0, process.stderr
+    metrics = tmp_path / "default" / "HMC-MNIST-quick" / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    found = [r["iteration"] - 4 for r in records if "rhat_weights" in r]
+    assert found == [8, 10, 12, 14, 16, 18, 20]
+
+
+def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
+    process = script("MNIST_HMC", *TOY, "--step_size", 10, "--no-adapt_step_size")
+    assert process.returncode == 0, process.stderr
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    assert all(r["divergent"] and not r["accepted"] for r in records(run))
+    samples = np.load(run / "samples.npy")
+    assert (samples == samples[0]).all()
+    assert samples.any()
 
 
 @pytest.mark.parametrize("start", ["anchored", "initialisation"])
@@ -99,7 +123,13 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
         assert not (killed / "DONE").exists()
         so_far = json.loads((killed / "chains.json").read_text())["stored_per_chain"]
         assert max(0, count - 5) <= so_far <= max(0, len(records(killed)) - 4)
-    resumed = script("MNIST_HMC", *arguments, "--run_name", "killed", "--resume")
+    resume = (*arguments, "--run_name", "killed", "--resume")
+    (killed / "samples.npy").rename(tmp_path / "elsewhere.npy")
+    refused = script("MNIST_HMC", *resume)
+    assert refused.returncode == 2
+    assert "samples.npy is missing or damaged" in refused.stderr
+    (tmp_path / "elsewhere.npy").rename(killed / "samples.npy")
+    resumed = script("MNIST_HMC", *resume)
     assert resumed.returncode == 0, resumed.stderr
     for name in ("samples.npy", "quantities.npy"):
         assert (killed / name).read_bytes() == (directory / name).read_bytes()
@@ -120,6 +150,13 @@ def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Go on with" in errors
+
+
+@pytest.mark.parametrize("setting", ["jitter", "target_acceptance"])
+def test_shares_are_below_one(script, setting):
+    process = script("MNIST_HMC", "--config_name", "quick", f"--{setting}", 80)
+    assert process.returncode == 2
+    assert f"--{setting} must be less than 1, got 80" in process.stderr
 
 
 def test_length_and_steps_exclude_each_other(script):

@@ -81,6 +81,15 @@ def test_rhat_notices_chains_at_different_places():
     assert rhat(draws) == pytest.approx(math.sqrt(1 + 1 / 3), abs=0.02)
 
 
+def test_chains_stuck_in_different_places_have_not_converged():
+    """As where every proposal is rejected: no variance within, and that must not look fine."""
+    stuck = np.repeat([[1.0], [2.0]], 50, axis=1)
+    assert rhat(stuck) == math.inf
+    group = diagnose_all(stuck[:, :, None], ["weights/0"], hours=1.0)["groups"]["weights"]
+    assert group["largest_rhat"] == math.inf
+    assert group["smallest_ess_bulk"] < 5
+
+
 def test_rhat_notices_different_scales_and_trends():
     scales = ar1(0.0, chains=2)
     scales[1] *= 3
@@ -102,6 +111,13 @@ def test_tail_ess_is_of_the_quantiles():
     slow = np.exp(1.5 * ar1(0.995, chains=4, draws=2000))
     draws = slow * np.random.default_rng(1).normal(size=slow.shape)
     assert ess_tail(draws) < 0.3 * ess_bulk(draws)
+
+
+def test_the_tail_begins_at_5_percent():
+    """The lowest 5 % of otherwise independent draws come in one piece: one excursion a chain."""
+    draws = np.random.default_rng(0).normal(size=(2, 1000))
+    draws[:, 100:150] = np.sort(draws, axis=1)[:, :1] - 1
+    assert ess_tail(draws) < 60 < 150 < ess_bulk(draws)  # from 10 % on it would be 88
 
 
 def test_constants_have_no_diagnostics_and_do_not_spoil_their_group():

@@ -9,6 +9,7 @@ from utils.hmc import (
     HMCSettings,
     StepSizeAdaptation,
     advance,
+    kinetic_energy,
     leapfrog,
     start_chains,
     transition,
@@ -75,6 +76,12 @@ def test_energy_error_falls_with_the_square_of_the_step_size():
     errors = [abs(leapfrog(target, start, momentum, 1.0 / n, n).delta_energy) for n in (20, 40, 80)]
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.05)
+
+
+def test_kinetic_energy_is_summed_in_float64():
+    momentum = normal(100_000).float()
+    exact = 0.5 * (momentum.numpy().astype(float) ** 2).sum()
+    assert kinetic_energy(momentum) == pytest.approx(exact, abs=1e-6)  # in float32 off by 1e-3
 
 
 def test_leapfrog_preserves_volume():

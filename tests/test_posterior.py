@@ -55,6 +55,9 @@ def test_energies_are_summed_in_float64():
     exact = energy.nll + 0.5 * weights.double().square().sum().item()
     assert energy.potential == pytest.approx(exact, abs=1e-5)  # in float32 off by tens
     assert energy.nll == pytest.approx(by_autograd(network, *(weights, images, labels))[1], 1e-4)
+    _, each, _ = Posterior(network, images, labels).pass_over(weights, None)
+    assert energy.nll == pytest.approx(each.double().sum().item(), abs=1e-9)
+    assert each.dtype == torch.float32
 
 
 def test_live_columns_are_a_multiple_of_16_with_a_dead_one_for_the_dead():
@@ -148,6 +151,14 @@ def test_speed_follows_what_is_seen():
     assert is_due(points, 0, 4)
 
 
+def test_speed_is_per_step_of_sleep_and_gets_a_slack():
+    settings = ListSettings(safe_margin=10.0, longest_sleep=1000, slack=2.0)
+    points = NeighbourList(torch.tensor([110.0, 110.0]), settings)
+    points.update(1, None, torch.tensor([110.0, 110.0]))
+    points.update(11, torch.tensor([0]), torch.tensor([90.0]))  # by 2 per step, taken for 4
+    assert [is_due(points, 0, step) for step in (30, 31)] == [False, True]  # (90 − 10) / 4
+
+
 def test_a_violation_is_counted_once_per_point_that_came_near_asleep():
     settings = ListSettings(safe_margin=10.0, longest_sleep=50, slack=1.0)
     points = NeighbourList(torch.tensor([21.0, 21.0, 10.5, 50.0]), settings)
@@ -155,6 +166,16 @@ def test_a_violation_is_counted_once_per_point_that_came_near_asleep():
     assert points.violations == 0  # 9.5 was looked at in every step
     points.update(11, torch.tensor([0, 1]), torch.tensor([9.0, 11.0]))
     assert points.violations == 1
+
+
+def test_points_asleep_where_a_trajectory_ends_are_looked_at_once_more(separable):
+    network, images, labels, states = separable
+    _, force = Posterior(network, images, labels, "listed").trajectory(states["fitted"])
+    for _ in range(3):
+        force(states["fitted"])  # nothing moves: all with a margin sleep long
+    energy = force.energy(states["unfitted"])  # where most margins are negative
+    assert energy.nll == Posterior(network, images, labels).energy(states["unfitted"]).nll
+    assert force.counts()[1] > 3000
 
 
 def test_nan_margins_are_looked_at_in_every_step():

@@ -1,6 +1,7 @@
 import errno
 import os
 
+from utils.config import UserError
 from utils.storage import ArrayFile, RecordFile
 
 import numpy as np
@@ -36,6 +37,39 @@ def test_too_little_space_leaves_no_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         ArrayFile(tmp_path / "samples.npy", (5, 7))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_disk_takes_in_parts_is_whole(tmp_path, monkeypatch):
+    """As a disk does that is nearly full, where space cannot be taken at the start."""
+    write, path = os.pwrite, tmp_path / "samples.npy"
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:5], at))
+    rows = np.arange(21, dtype=np.float32).reshape(3, 7)
+    file = ArrayFile(path, (3, 7))
+    for number, row in enumerate(rows):
+        file.write(number, row)
+    np.testing.assert_array_equal(np.load(path), rows)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other shape", "other dtype"])
+def test_a_resumed_array_must_be_there_and_whole(tmp_path, damage):
+    path = tmp_path / "samples.npy"
+    rows, dtype = (4 if damage == "other shape" else 5), "float64"
+    ArrayFile(path, (rows, 7), "float32" if damage == "other dtype" else dtype)
+    if damage == "missing":
+        path.unlink()
+    elif damage in ("cut", "empty"):
+        os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 1)
+    with pytest.raises(UserError, match="missing or damaged"):
+        ArrayFile(path, (5, 7), dtype, resumed=True)
+
+
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_resumed_records_must_reach_to_the_checkpoint(tmp_path, content):
+    path = tmp_path / "trace.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="missing or damaged"):
+        RecordFile(path, keep=100)
 
 
 def test_records_after_the_checkpoint_are_dropped(tmp_path):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 STOCKTAKINGS = 10  # while the chains run
+SECONDS_BETWEEN_STOCKTAKINGS = 60  # at least: drawing the figure takes one or two
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
 
 
@@ -75,12 +76,14 @@ class ChainRecord:
         """Within it transitions may be added."""
         run, rows = self.run, self._num_chains * self._per_chain
         columns = len(self._quantities.names)
-        self._samples = ArrayFile(run.path("samples.npy"), (rows, self._network.num_weights))
-        self._measured = ArrayFile(run.path("quantities.npy"), (rows, columns), "float64")
+        shapes = (rows, self._network.num_weights), (rows, columns)
+        resumed = self.chains is not None
+        self._samples = ArrayFile(run.path("samples.npy"), shapes[0], resumed=resumed)
+        self._measured = ArrayFile(run.path("quantities.npy"), shapes[1], "float64", resumed)
         self._trace = RecordFile(run.path("trace.jsonl"), self._counters["trace_bytes"])
         run.save_network(self._network)
         self._save_layout(chains)
-        self._checkpointed = self._added = time.monotonic()
+        self._checkpointed = self._added = self._took_stock = time.monotonic()
         done = self._counters["steps"]
         total = done + self._steps_left(chains)
         with (
@@ -201,13 +204,16 @@ class ChainRecord:
 
     def _stock_is_due(self, iteration: int) -> bool:
         every = max(1, self._per_chain // STOCKTAKINGS)
-        return self._stored(iteration) % every == 0 and iteration < self.num_iterations
+        if self._stored(iteration) % every or iteration == self.num_iterations:
+            return False
+        return time.monotonic() - self._took_stock >= SECONDS_BETWEEN_STOCKTAKINGS
 
     def _take_stock(self, iteration: int) -> dict:
         """diagnostics.json and the figure of the chains so far.
 
         Given back is the summary of the diagnostics, which is empty for too few samples.
         """
+        self._took_stock = time.monotonic()
         self.run.save_figure("chain", figures.chain(self.run.path("metrics.jsonl")))
         stored = self._stored(iteration)
         if stored < FEWEST_DRAWS:

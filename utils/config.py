@@ -26,11 +26,14 @@ class UserError(Exception):
     """Something the user can put right; shown as one sentence, without a traceback."""
 
 
-def option(default, help, *, unit=None, choices=None, minimum=None, above=None, changeable=False):
+def option(
+    default, help, *, unit=None, choices=None,
+    minimum=None, above=None, below=None, changeable=False,
+):  # fmt: skip
     """A config field. `changeable` marks what may differ when a run is resumed."""
     metadata = {
         "help": help, "unit": unit, "choices": choices,
-        "minimum": minimum, "above": above, "changeable": changeable,
+        "minimum": minimum, "above": above, "below": below, "changeable": changeable,
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -246,6 +249,8 @@ def _check_limits(value, limits: dict, source: str) -> None:
         raise UserError(f"{source} must be at least {limits['minimum']}, got {value}.")
     if limits["above"] is not None and not value > limits["above"]:
         raise UserError(f"{source} must be greater than {limits['above']}, got {value}.")
+    if limits["below"] is not None and not value < limits["below"]:
+        raise UserError(f"{source} must be less than {limits['below']}, got {value}.")
 
 
 def _to_type(value, kind, source: str):

@@ -66,8 +66,8 @@ def _basic_rhat(chains: np.ndarray) -> float:
     num_draws = chains.shape[1]
     within = chains.var(axis=1, ddof=1).mean()
     between = chains.mean(axis=1).var(ddof=1)
-    if not within > 0:
-        return float("nan")
+    if not within > 0:  # all chains stand still: in one place, or each in its own
+        return float("inf") if between > 0 else float("nan")
     return float(np.sqrt((num_draws - 1) / num_draws + between / within))
 
 
@@ -147,7 +147,8 @@ def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
 
     A group is the quantities of one kind, like all probabilities; it is as good as its worst.
     Quantities that never vary, like the probability of an image that is always sure, have no
-    R-hat and no ESS, and do not count in their group; one without any others is empty.
+    R-hat and no ESS, and do not count in their group; one without any others is empty. R-hat is
+    infinite (in JSON null) where chains stand still in different places.
     """
     each = {name: diagnose(draws[:, :, i]) for i, name in enumerate(names)}
     groups: dict[str, list[dict]] = {}
@@ -164,7 +165,7 @@ def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
 
 def _summary(members: list[dict], hours: float) -> dict:
     columns = {key: np.array([numbers[key] for numbers in members]) for key in members[0]}
-    columns = {key: values[np.isfinite(values)] for key, values in columns.items()}
+    columns = {key: values[~np.isnan(values)] for key, values in columns.items()}
     if not all(len(values) for values in columns.values()):
         return {}
     median = float(np.median(columns["ess_bulk"]))

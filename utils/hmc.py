@@ -3,9 +3,9 @@
 With potential U(θ), momentum p ~ N(0, 1) and H(θ, p) = U(θ) + ½‖p‖², a transition follows the
 leapfrog integrator and accepts where it ends with probability min(1, exp(−ΔH)).
 
-A target, such as `posterior.Posterior`, has `trajectory(weights) -> (Energy, force)` and
-`energy(weights) -> Energy`. `force(weights)` is ∂U/∂θ, called once in each step; `force.counts()`
-tells at what cost. U must not be negative.
+A target, such as `posterior.Posterior`, has `trajectory(weights) -> (Energy, force)`.
+`force(weights)` is ∂U/∂θ, called once in each step but the last, where `force.energy(weights)` is
+the Energy at the end; `force.counts()` tells at what cost. U must not be negative.
 """
 
 import math
@@ -111,7 +111,7 @@ def leapfrog(
             momentum.add_(force(weights), alpha=-step_size)
             if not kinetic_energy(momentum) < energy + DIVERGENT:
                 break
-    end = target.energy(weights)
+    end = force.energy(weights)
     momentum.add_(end.gradient, alpha=-0.5 * step_size)
     delta_energy = end.potential + kinetic_energy(momentum) - energy
     return Trajectory(weights, momentum, start, end, delta_energy, *force.counts())

@@ -7,12 +7,17 @@ connections to it break, and what the others were waiting for ends them with a c
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from utils.config import UserError
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
+
+# A dead rank breaks its connections at once. One that lives may well let others wait for longer
+# than PyTorch's 30 minutes: dense trajectories of several chains, say.
+PATIENCE = timedelta(days=1)
 
 
 class Ranks:
@@ -58,7 +63,8 @@ def connected(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with _other_ranks_alive():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=PATIENCE)
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device)
     try:
         yield ranks

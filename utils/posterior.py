@@ -12,6 +12,14 @@ of the gradient, about exp(−margin), is lost in float32's rounding. There are 
     listed   both passes over a neighbour list, as in molecular dynamics (Verlet 1967): a point
              whose margin is large is left alone until it could have come near (`NeighbourList`)
 
+HMC is exact where the way back along a trajectory meets the same forces. Dense and active forces
+depend on the position alone, so there rounding is all that is between. A listed one depends on the
+way, too: what it leaves out while no point is overlooked is of the size of rounding, but a point
+that comes near asleep (a *violation*, counted in the trace) pulls on one of the two ways only.
+Measured on 784-64-10, 3,000 images, 200 steps there and back: without violations the largest
+weight error of the return is 1.4e-6, with the active force 1.2e-6. With 101 and 140 violations,
+forced by `slack` 0.5, it is 1e-4, and the two ΔH differ by 0.01 nats in size. Usual are 0 or 1.
+
 Over several ranks each holds a part of the data; sums over data go through `ranks.sum`.
 """
 
@@ -172,7 +180,7 @@ def fill_up(rows: Tensor, most: int) -> Tensor:
 
 
 class Force:
-    """∂U/∂θ along one trajectory, to be called once in each leapfrog step."""
+    """∂U/∂θ along one trajectory, to be called once in each leapfrog step but the last."""
 
     def __init__(self, posterior: Posterior, neighbours: "NeighbourList | None"):
         self._posterior, self._neighbours = posterior, neighbours
@@ -188,6 +196,13 @@ class Force:
             self._neighbours.update(self.num_calls, rows, margins)
         self.num_rows += len(margins)
         return gradient
+
+    def energy(self, weights: Tensor) -> Energy:
+        """U(θ) where the trajectory ends, and a last look at the points asleep there."""
+        energy, margins = self._posterior._energy(weights)
+        if self._neighbours is not None:
+            self._neighbours.update(self.num_calls + 1, None, margins)
+        return energy
 
     def counts(self) -> tuple[float, int]:
         """Points looked at per call, and how often one came near while it was left alone."""

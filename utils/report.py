@@ -373,7 +373,7 @@ def _chain(results: Results) -> str:
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
             "median bulk ESS", "median bulk ESS per hour"]  # fmt: skip
     body = [
-        [name.replace("_", " "), f"{group['largest_rhat']:.3f}",
+        [name.replace("_", " "), f"{float(group['largest_rhat'] or 'inf'):.3f}",
          f"{group['smallest_ess_bulk']:.0f}", f"{group['smallest_ess_tail']:.0f}",
          f"{group['median_ess_bulk']:.0f}", f"{group['median_ess_bulk_per_hour']:.0f}"]
         for name, group in found["groups"].items() if group

@@ -8,6 +8,7 @@ import json
 import os
 from pathlib import Path
 
+from utils.config import UserError
 from utils.runs import as_numpy, jsonable, write_atomically
 
 import numpy as np
@@ -18,9 +19,12 @@ class ArrayFile:
     """A .npy file [rows, columns] of one dtype, filled row by row.
 
     Its space is taken from the disk when it is made, so that a disk too full shows at the start.
+    With `resumed` it must be there: made anew, the rows written so far would read as zeros.
     """
 
-    def __init__(self, path: Path, shape: tuple[int, int], dtype: str = "float32"):
+    def __init__(
+        self, path: Path, shape: tuple[int, int], dtype: str = "float32", resumed: bool = False
+    ):
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
         self._dtype, self._row_bytes = np.dtype(dtype), shape[1] * np.dtype(dtype).itemsize
 
@@ -29,15 +33,18 @@ class ArrayFile:
             file.flush()
             _allocate(file.fileno(), file.tell(), shape[0] * self._row_bytes)
 
-        if not path.exists():
+        if not path.exists() and not resumed:
             write_atomically(path, create)
+        self._start = _array_start(path, shape, self._dtype)
         self._file = open(path, "r+b")  # noqa: SIM115 (open as long as the chain runs)
-        self._start = os.path.getsize(path) - shape[0] * self._row_bytes
 
     def write(self, row: int, values: Tensor | np.ndarray) -> None:
         data = as_numpy(values).astype(self._dtype, copy=False).tobytes()
         assert len(data) == self._row_bytes
-        os.pwrite(self._file.fileno(), data, self._start + row * self._row_bytes)
+        position = self._start + row * self._row_bytes
+        while data:  # a disk that fills up takes a part, and then refuses the rest
+            written = os.pwrite(self._file.fileno(), data, position)
+            data, position = data[written:], position + written
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -47,6 +54,8 @@ class RecordFile:
     """One JSON record per line; what was written after position `keep` is dropped."""
 
     def __init__(self, path: Path, keep: int):
+        if keep and (not path.exists() or path.stat().st_size < keep):
+            raise _damaged(path)
         self._file = open(path, "a+b")  # noqa: SIM115 (open as long as the chain runs)
         self._file.truncate(keep)
 
@@ -58,6 +67,24 @@ class RecordFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
+
+
+def _array_start(path: Path, shape: tuple[int, int], dtype: np.dtype) -> int:
+    """Where the first row of the array is in its file, which must be whole."""
+    try:
+        there = np.load(path, mmap_mode="r")
+    except (FileNotFoundError, ValueError, EOFError):
+        raise _damaged(path) from None
+    if (there.shape, there.dtype) != (shape, dtype):
+        raise _damaged(path)
+    return there.offset
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is missing or damaged, and the run cannot go on without it: "
+        "put it back, or start again with --overwrite."
+    )
 
 
 def _allocate(descriptor: int, start: int, length: int) -> None:
