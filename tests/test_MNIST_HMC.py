@@ -11,9 +11,13 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY, script_command
 from utils import chain_record
+from utils.data import load_dataset
+from utils.metrics import accuracy, mean_nll
+from utils.mlp import Network, logits
 
 import numpy as np
 import pytest
+import torch
 
 TOY = (
     "--config_name", "quick", "--hidden_sizes", "12", "--num_train", "600", "--num_burnin", "4",
@@ -29,7 +33,7 @@ def records(directory: Path) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def test_a_run_leaves_what_it_promises(script, tmp_path):
+def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     process = script("MNIST_HMC", *TOY, "--num_chains", 2, "--store_every", 2)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
@@ -51,6 +55,14 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
     }  # fmt: skip
+    data, network = load_dataset("MNIST", data_dir), Network.load(run / "network.json")
+    outputs = logits(network, torch.from_numpy(np.array(samples)), data.test_images)
+    average = outputs.softmax(-1).double().mean(0)
+    assert summary["test_accuracy"] == accuracy(average, data.test_labels)
+    assert summary["test_nll"] == pytest.approx(mean_nll(average, data.test_labels), rel=1e-5)
+    seconds = json.loads((run / "meta.json").read_text())["seconds"]
+    assert 0 < summary["sampling_seconds"] <= seconds + 0.1  # of which seconds has one digit
+    assert diagnostics["hours"] == summary["sampling_seconds"] / 3600
     kept = [r for r in trace if r["chain"] == 1 and r["iteration"] in range(6, 21, 2)]
     measured = np.load(run / "quantities.npy")
     np.testing.assert_array_equal(measured[8:, 1], [r["nll"] for r in kept])
@@ -60,6 +72,8 @@ def test_a_run_leaves_what_it_promises(script, tmp_path):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum("rhat_weights" in record for record in metrics) == 1  # at the end: stock costs time
     assert "Estimate" in process.stdout
+    assert "after burn-in it is told again" in process.stdout
+    assert "Burn-in is over; sampling: " in process.stdout + process.stderr
     assert "R-hat" in process.stdout
 
 
@@ -251,6 +265,30 @@ def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, dat
     after = records(directory)
     assert after[: len(before) - 1] == before[:-1]
     assert len(after) == 44
+
+
+def test_ctrl_c_of_ranks_is_a_stop_and_no_death(tmp_path, data_dir):
+    arguments = (*TOY, "--num_steps", 1000000, "--step_size", 1e-5, "--parallel", "data")
+    ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *arguments))
+    trace = tmp_path / "default" / "HMC-MNIST-quick" / "trace.jsonl"
+    try:
+        deadline = time.monotonic() + 120
+        while not trace.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1)
+        ranks[1].send_signal(signal.SIGSTOP)  # so that the first waits for it when it hears
+        time.sleep(0.5)
+        ranks[0].send_signal(signal.SIGINT)
+        ranks[1].kill()
+        _, errors = ranks[0].communicate(timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 130
+    assert "Go on with: torchrun" in errors
+    assert "Another rank" not in errors
 
 
 def test_several_processes_need_to_know_what_to_share(tmp_path, data_dir):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from utils import figures
+from utils.config import UserError
 from utils.data import Dataset
 from utils.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
 from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
@@ -70,6 +71,8 @@ class ChainRecord:
             disk_bytes=rows * row_bytes + checkpoints,
             disk_bytes_there=sum(path.stat().st_size for path in there if path.exists()),
         )
+        if chains.iteration < self.run.config.num_burnin:
+            print("The time is a guess from where chains start; after burn-in it is told again.")
 
     @contextmanager
     def open(self, chains: Chains) -> Iterator[None]:
@@ -90,7 +93,12 @@ class ChainRecord:
             run.graceful_stop(),
             progress_bar(total, "HMC", initial=done, unit="step") as self._bar,
         ):
-            yield
+            try:
+                yield
+            except UserError:
+                if run.stop_requested:  # Ctrl-C reaches all ranks, and another one ended first
+                    raise Stopped from None
+                raise
 
     def on_step(self) -> None:
         """To be called in every leapfrog step. What a stop interrupts is done again on resume."""
