@@ -72,7 +72,8 @@ def test_records_tell_the_story_of_each_pair(run):
             assert initial["planted"] == initial["found"] == [planted]
             assert initial["distance"]["b2"] == 0
             # training has moved them apart, by more than undoing what was planted leaves
-            assert trained["distance"]["total"] > undone["distance"]["total"] > 0
+            # (in the same order of the data only rounding would)
+            assert trained["distance"]["total"] > undone["distance"]["total"] > 0.01
             assert undone["distance"]["b2"] == trained["distance"]["b2"]
             assert trained["train_loss"] - trained["train_loss_barrier"] == pytest.approx(
                 undone["train_loss"] - undone["train_loss_barrier"], rel=1e-5
