@@ -58,7 +58,7 @@ def resume_or_start(run: Run, network: Network) -> VIState:
     if saved:
         counters, tensors = saved
         return VIState(**tensors, epoch=counters["epoch"])
-    mean = initial_weights(network, generator(run.config.seed, "initial_weights", 0))
+    mean = initial_weights(network, generator(run.config.seed, "initial_mean"))
     return start_vi(mean.to(run.device), run.config.initial_std)
 
 

@@ -142,7 +142,7 @@ def test_a_network_json_that_says_nothing_is_shown_what_it_is_like(tmp_path):
     make_samples(tmp_path / "a", 3)
     for text in ("[4, 3, 2]", "{", '{"sizes": "4-3-2", "activation": "relu"}', '{"sizes": [4]}'):
         (tmp_path / "a" / "network.json").write_text(text)
-        with pytest.raises(UserError, match=r'like {"sizes": \[784, 512, 10\]'):
+        with pytest.raises(UserError, match=r'like this: {"sizes": \[784, 512, 10\]'):
             open_samples(tmp_path / "a")
 
 
