@@ -19,7 +19,8 @@ from utils.data import Dataset, load_dataset
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, initial_weights, network_for
 from utils.predict import class_probabilities, mean_probabilities
-from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.progress import announce, progress_bar
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

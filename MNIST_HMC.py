@@ -27,7 +27,8 @@ from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, advance, leapfrog
 from utils.mlp import Network, initial_weights, network_for
 from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
-from utils.runs import Run, open_run, progress_bar, run_script
+from utils.progress import progress_bar
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 
 import torch

@@ -61,8 +61,9 @@ from utils.metrics import agreement, total_variation
 from utils.mlp import Network
 from utils.permutation import expected_transpositions, hidden_sizes, num_transpositions
 from utils.predict import class_probabilities
+from utils.progress import announce, progress_bar
 from utils.reference_study import Setting, move_together, study_prior, study_references
-from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, Sources, WeightSpace, check_network, find_sources
 from utils.tables import (

@@ -22,6 +22,7 @@ from utils.compute import choose_device
 from utils.config import Config, option
 from utils.data import Dataset, load_dataset
 from utils.predict import class_probabilities
+from utils.progress import announce, progress_bar
 from utils.pruning import (
     KEPT_PERCENT,
     LOSSES,
@@ -31,7 +32,7 @@ from utils.pruning import (
     sparsity_at,
     without,
 )
-from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, WeightSpace, locate, open_weight_space
 from utils.tables import print_table, sparsity_table

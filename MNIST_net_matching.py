@@ -23,7 +23,8 @@ from utils.data import Dataset, load_dataset
 from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
 from utils.mlp import Network, initial_weights, network_for
 from utils.permutation import layer_transpositions
-from utils.runs import Run, announce, open_run, progress_bar, run_script
+from utils.progress import announce, progress_bar
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

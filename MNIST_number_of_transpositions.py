@@ -21,6 +21,7 @@ from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
 from utils.config import TrainingConfig, option
 from utils.data import Dataset, load_dataset
+from utils.files import write_atomically
 from utils.matching import make_matcher
 from utils.mlp import Network, initial_weights, network_for
 from utils.permutation import (
@@ -31,14 +32,8 @@ from utils.permutation import (
     permute_weights,
     random_permutation,
 )
-from utils.runs import (
-    Run,
-    announce,
-    open_run,
-    progress_bar,
-    run_script,
-    write_atomically,
-)
+from utils.progress import announce, progress_bar
+from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from utils.claims import judge_all
 from utils.data import FILES
+from utils.progress import duration
 from utils.report import write_report
 from utils.results import Results, open_results
-from utils.runs import duration
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent

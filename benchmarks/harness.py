@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from utils.compute import processor  # noqa: E402
-from utils.runs import save_json, write_atomically  # noqa: E402
+from utils.files import save_json, write_atomically  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results.json"
 README = ROOT / "benchmarks" / "README.md"

@@ -15,9 +15,9 @@ from pathlib import Path
 import harness
 from utils.compute import choose_matmul
 from utils.data import load_dataset
+from utils.files import save_json
 from utils.mlp import Network, initial_weights
 from utils.predict import CHUNK_ROWS, mean_probabilities
-from utils.runs import save_json
 from utils.seeding import generator
 from utils.sources import Samples, open_samples
 

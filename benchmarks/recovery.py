@@ -12,10 +12,10 @@ import argparse
 import harness
 from utils import figures
 from utils.data import load_dataset
+from utils.files import save_json
 from utils.matching import METHODS, make_matcher
 from utils.mlp import Network, initial_weights
 from utils.permutation import hidden_sizes, invert, permute_weights
-from utils.runs import save_json
 from utils.seeding import generator
 
 import torch

@@ -34,13 +34,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.compact import Compact, no_moments
 from utils.config import UserError
+from utils.files import as_numpy, save_json
 from utils.matching import make_matcher, rebase_all
 from utils.metrics import accuracy
 from utils.mlp import Network
 from utils.permutation import expected_transpositions, hidden_sizes, layer_transpositions
 from utils.predict import mean_probabilities
+from utils.progress import progress_bar
 from utils.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
-from utils.runs import as_numpy, progress_bar, save_json
 from utils.seeding import generator
 from utils.sources import open_samples, read_inputs, read_labels
 from utils.state_dicts import Layout, read_networks, sequential_layout

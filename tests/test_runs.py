@@ -10,9 +10,9 @@ from pathlib import Path
 
 from utils import runs
 from utils.config import Config, UserError, option
+from utils.files import save_json
 from utils.runs import Stopped, open_run
 
-import numpy as np
 import pytest
 import torch
 
@@ -102,7 +102,7 @@ def test_a_resumed_run_keeps_the_matmul_it_was_begun_with(config):
     run = open_run(config, "toy", CPU)
     meta = json.loads(run.path("meta.json").read_text())
     other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
-    runs.save_json(run.path("meta.json"), meta | {"matmul": other})
+    save_json(run.path("meta.json"), meta | {"matmul": other})
     die(run)
     assert open_run(replace(config, resume=True), "toy", CPU).meta["matmul"] == other
 
@@ -198,38 +198,12 @@ def test_a_resumed_run_tells_what_is_other_than_before(config, capsys):
     meta = json.loads(run.path("meta.json").read_text())
     die(run)
     meta["sessions"][0]["threads"] = 99
-    runs.save_json(run.path("meta.json"), meta)
+    save_json(run.path("meta.json"), meta)
     other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
     open_run(replace(config, resume=True, matmul=other), "toy", CPU)
     printed = capsys.readouterr().out
     assert "Resuming with other threads: equal to rounding, not to the bit." in printed
     assert f"The run was begun with matmul {meta['matmul']} and keeps it." in printed
-
-
-def test_a_file_appears_by_being_renamed(tmp_path):
-    """A reader of the old file keeps it: the new one takes its name only when it is whole."""
-    path = tmp_path / "numbers"
-    path.write_bytes(b"old")
-    with open(path, "rb") as reader:
-        runs.write_atomically(path, lambda f: f.write(b"new"))
-        assert reader.read() == b"old"
-    assert path.read_bytes() == b"new"
-
-
-def test_a_file_is_whole_or_absent(tmp_path):
-    path = tmp_path / "numbers.npy"
-
-    def fail_half_way(file):
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        runs.write_atomically(path, fail_half_way)
-    assert list(tmp_path.iterdir()) == []
-    runs.write_atomically(path, lambda f: np.save(f, np.ones(3)))
-    with pytest.raises(OSError, match="No space"):
-        runs.write_atomically(path, fail_half_way)
-    assert np.load(path).tolist() == [1, 1, 1]
 
 
 def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
@@ -243,23 +217,6 @@ def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
             os.kill(os.getpid(), signal.SIGINT)
     assert run.load_checkpoint()[0] == {"epoch": 3}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_json_has_no_nan(tmp_path):
-    runs.save_json(tmp_path / "x.json", {"a": float("nan"), "b": [np.float32(1.5), torch.ones(1)]})
-    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [1.5, [1.0]]}
-
-
-def test_too_little_disk_is_said_before_the_start(tmp_path):
-    with pytest.raises(UserError, match=r"This needs .* MB of disk"):
-        runs.announce(tmp_path, seconds=1, more_memory=0, disk_bytes=1e18)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(39.6, "40 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
-)
-def test_durations_as_people_say_them(seconds, text):
-    assert runs.duration(seconds) == text
 
 
 def run_failing(monkeypatch, tmp_path, error) -> int:
@@ -302,11 +259,3 @@ def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence)
 def test_a_programming_error_keeps_its_traceback(monkeypatch, tmp_path, error):
     with pytest.raises(type(error), match="a bug"):
         run_failing(monkeypatch, tmp_path, error)
-
-
-def test_more_memory_than_is_free_is_warned_of(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(runs, "available_memory", lambda: 2e9)
-    runs.announce(tmp_path, seconds=1, more_memory=1.9e9, disk_bytes=1)
-    assert capsys.readouterr().err == ""
-    runs.announce(tmp_path, seconds=1, more_memory=3e9, disk_bytes=1)
-    assert "3.0 GB more memory are needed, and 2.0 GB are free" in capsys.readouterr().err

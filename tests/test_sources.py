@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 
 from utils.config import Config, UserError
 from utils.data import Dataset
+from utils.files import save_json
 from utils.mlp import Network
-from utils.runs import find_run, save_json
+from utils.runs import find_run
 from utils.sources import (
     check_network,
     locate,

@@ -17,7 +17,8 @@ from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network
 from utils.predict import class_probabilities
-from utils.runs import Run, Stopped, announce, duration, progress_bar
+from utils.progress import announce, duration, progress_bar
+from utils.runs import Run, Stopped
 from utils.storage import ArrayFile, RecordFile
 
 import numpy as np

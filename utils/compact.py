@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import UserError
+from utils.files import save_arrays
 from utils.permutation import Permutation, layer_transpositions
-from utils.runs import save_arrays
 from utils.vi import GaussianPosterior
 
 import numpy as np

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.download import fetchers
-from utils.runs import write_atomically
+from utils.files import write_atomically
 
 import numpy as np
 import torch

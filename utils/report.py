@@ -14,8 +14,9 @@ from pathlib import Path
 
 from utils.claims import FAILS, HOLDS, PARTLY, UNKNOWN, Verdict, judge_all
 from utils.evaluation import COLUMNS, ROWS
+from utils.files import save_json, write_atomically
+from utils.progress import duration
 from utils.results import Missing, Results, RunResult
-from utils.runs import duration, save_json, write_atomically
 from utils.tables import (
     REFERENCE_HEADINGS,
     number,

@@ -17,10 +17,8 @@ import dataclasses
 import errno
 import fcntl
 import json
-import math
 import os
 import platform
-import resource
 import shlex
 import shutil
 import signal
@@ -35,12 +33,20 @@ from pathlib import Path
 
 from utils import compute, wandb_log
 from utils.config import UserError, changed_fields, load_configs
+from utils.files import (
+    as_numpy,
+    jsonable,
+    save_arrays,
+    save_figure,
+    save_json,
+    write_atomically,
+)
 from utils.mlp import Network
+from utils.progress import peak_memory
 
 import numpy as np
 import torch
 import yaml
-from tqdm import tqdm
 
 WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")  # of whatever kind
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
@@ -390,122 +396,3 @@ def _provenance(device: torch.device) -> dict:
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
-
-
-# ---- files
-
-
-def write_atomically(path: Path, write: Callable) -> None:
-    """Let `write(file)` fill a file that appears at `path` whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def save_json(path: Path, content) -> None:
-    text = json.dumps(jsonable(content), indent=2) + "\n"
-    write_atomically(path, lambda f: f.write(text.encode()))
-
-
-def save_arrays(path: Path, **arrays) -> None:
-    write_atomically(path, lambda f: np.savez(f, **{k: as_numpy(v) for k, v in arrays.items()}))
-
-
-def save_figure(path: Path, figure) -> None:
-    """`figure` as <path>.png and <path>.pdf."""
-    for suffix in ("png", "pdf"):
-        file = path.with_name(f"{path.name}.{suffix}")
-        write_atomically(file, lambda f, s=suffix: figure.savefig(f, format=s))
-
-
-def as_numpy(array) -> np.ndarray:
-    return array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)
-
-
-def jsonable(value):
-    """`value` in plain Python types; JSON has no NaN and no infinity, so these become null."""
-    if isinstance(value, dict):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return jsonable(value.tolist())
-    if isinstance(value, np.generic):
-        return jsonable(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-# ---- telling the user
-
-
-def progress_bar(total: int, description: str, initial: int = 0, unit: str = "epoch") -> tqdm:
-    """A bar with the time left; in a log file a line every half minute."""
-    interactive = sys.stderr.isatty()
-    return tqdm(
-        total=total, initial=initial, desc=description, unit=unit,
-        dynamic_ncols=interactive, mininterval=0.2 if interactive else 30,
-    )  # fmt: skip
-
-
-def announce(
-    directory: Path,
-    seconds: float,
-    more_memory: float,
-    disk_bytes: float,
-    disk_bytes_there: float = 0,
-) -> None:
-    """Say what the work ahead will take; refuse to begin what the disk cannot hold.
-
-    `more_memory` is in bytes and comes on top of what the process has needed so far; of
-    `disk_bytes` so many may be there already, when the run is resumed.
-    """
-    free = shutil.disk_usage(directory).free
-    memory = peak_memory() + more_memory
-    print(
-        f"Estimate: {duration(seconds)}, {memory / 1e9:.1f} GB of memory, "
-        f"{disk_bytes / 1e6:.0f} MB of disk in {directory}"
-    )
-    if disk_bytes - disk_bytes_there > free:
-        raise UserError(
-            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
-            f"free at {directory}: free some, or give another --out_dir."
-        )
-    if more_memory > available_memory():
-        print(
-            f"Warning: {more_memory / 1e9:.1f} GB more memory are needed, and "
-            f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
-            "A smaller network, or fewer of them at once, would need less.",
-            file=sys.stderr,
-        )
-
-
-def available_memory() -> float:
-    """Bytes that programs can still have; infinite where the system does not tell."""
-    table = Path("/proc/meminfo")
-    lines = table.read_text().splitlines() if table.exists() else []
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * float(found[0]) if found else math.inf
-
-
-def peak_memory() -> int:
-    """The most memory this process has held so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: '40 s', '3 min 20 s', '2 h 5 min'."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from utils.config import UserError
-from utils.runs import as_numpy, jsonable, write_atomically
+from utils.files import as_numpy, jsonable, write_atomically
 
 import numpy as np
 from torch import Tensor
