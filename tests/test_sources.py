@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 
 from utils.config import Config, UserError
 from utils.data import Dataset
@@ -11,6 +12,7 @@ from utils.mlp import Network
 from utils.runs import find_run
 from utils.sources import (
     check_network,
+    find_sources,
     locate,
     open_gaussian,
     open_samples,
@@ -207,3 +209,17 @@ def test_double_precision_is_accepted(tmp_path):
     np.save(tmp_path / "a" / "samples.npy", np.ones((3, NETWORK.num_weights)))
     assert open_samples(tmp_path / "a")[2].dtype.is_floating_point
     assert open_samples(tmp_path / "a")[2].itemsize == 4
+
+
+@pytest.mark.parametrize(("num_train", "warned"), [("null", True), ("3000", False)])
+def test_posteriors_of_different_images_are_warned_of(tmp_path, capsys, num_train, warned):
+    for name, images in (("hmc", "3000"), ("ensemble", num_train)):
+        make_samples(tmp_path / name, 3)
+        (tmp_path / name / "config.yaml").write_text(f"dataset: MNIST\nnum_train: {images}\n")
+    config = SimpleNamespace(
+        hmc=str(tmp_path / "hmc"), ensemble=str(tmp_path / "ensemble"), vi="none", samples=None,
+        discard=0.0, num_samples=None, dataset="MNIST",
+    )  # fmt: skip
+    find_sources(config)
+    said = "different training images (HMC 3000, ensemble all)" in capsys.readouterr().out
+    assert said == warned

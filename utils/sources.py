@@ -159,10 +159,15 @@ def locate(config, kind: str, given: str) -> Path | None:
     return path
 
 
-def _check_dataset(directory: Path, dataset: str) -> None:
-    recorded = (directory if directory.is_dir() else directory.parent) / "config.yaml"
+def _recorded_config(path: Path) -> dict:
+    """The config of the run that a directory, or a file in it, belongs to; {} if of none."""
+    recorded = (path if path.is_dir() else path.parent) / "config.yaml"
     content = yaml.safe_load(recorded.read_text()) if recorded.exists() else None
-    there = content.get("dataset", dataset) if isinstance(content, dict) else dataset
+    return content if isinstance(content, dict) else {}
+
+
+def _check_dataset(directory: Path, dataset: str) -> None:
+    there = _recorded_config(directory).get("dataset", dataset)
     if there != dataset:
         raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
 
@@ -249,8 +254,21 @@ def find_sources(config) -> Sources:
             )
     for kind, path in paths.items():
         print(f"{kind:9} {path or 'left out'}")
+    _warn_of_other_data(paths)
     print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
     return Sources(hmc.network, hmc, others, vi, paths)
+
+
+def _warn_of_other_data(paths: dict[str, Path | None]) -> None:
+    """Say so if runs have seen different numbers of images: their posteriors differ."""
+    seen = {
+        kind: _recorded_config(path).get("num_train")
+        for kind, path in paths.items()
+        if path and _recorded_config(path)
+    }
+    if len(set(seen.values())) > 1:
+        told = ", ".join(f"{kind} {count or 'all'}" for kind, count in seen.items())
+        print(f"Warning: these are posteriors of different training images ({told}).")
 
 
 @dataclass(frozen=True)
