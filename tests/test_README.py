@@ -133,7 +133,7 @@ def test_the_slurm_script(as_user):
     """With stand-ins for SLURM's two programs; torchrun and the script are real."""
     (script,) = re.findall(r"^```bash\n(#!.*?)^```", README, flags=re.M | re.S)
     script = script.replace("--nproc-per-node 2", "--nproc-per-node 1")
-    script = script.replace("MNIST_HMC.py", str(REPOSITORY / "MNIST_HMC.py"))
+    script = script.replace("MNIST_HMC.py", shlex.quote(str(REPOSITORY / "MNIST_HMC.py")))
     added = shlex.join(small("MNIST_HMC", []))
     (as_user / "hmc.sh").write_text(script.replace("--resume", f"--resume {added}"))
     programs = as_user / "bin"

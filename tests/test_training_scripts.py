@@ -117,7 +117,7 @@ def test_vi_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
     directory = tmp_path / "default" / "VI-MNIST-quick"
     data = load_dataset("MNIST", data_dir, num_train=250)
     network = Network((784, 16, 10))
-    start = initial_weights(network, generator(5, "initial_weights", 0))
+    start = initial_weights(network, generator(5, "initial_mean"))
     mean, log_std, nll = fit_with_torch(
         network, start, 0.2, data.train_images, data.train_labels, 0.01, 100, seed=5, num_epochs=2
     )
