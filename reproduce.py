@@ -67,7 +67,7 @@ STEPS = (
     ),
     Step(
         "MNIST_HMC", "HMC",
-        plans(Plan("quick", 130), Plan("laptop", 3.3 * HOUR), Plan("test3.2", 44 * HOUR)),
+        plans(Plan("quick", 147), Plan("laptop", 3.3 * HOUR), Plan("test3.2", 54 * HOUR)),
     ),
     Step(
         "MNIST_eval", "eval",
