@@ -134,9 +134,10 @@ def write_report(results: Results, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     verdicts = judge_all(results)
     save_json(directory / "numbers.json", numbers_of(results, verdicts))
-    _write_figures(results, directory / "figures")
+    images = _images(results)
+    _write_images(images, directory / "figures")
     notes = directory / "notes.txt"
-    text = page(results, verdicts, notes.read_text() if notes.exists() else "")
+    text = page(results, verdicts, images, notes.read_text() if notes.exists() else "")
     path = directory / "report.html"
     write_atomically(path, lambda file: file.write(text.encode()))
     return path
@@ -184,14 +185,16 @@ def _or_none(read: Callable):
 # ---- the page
 
 
-def page(results: Results, verdicts: list[Verdict], notes: str) -> str:
+def page(
+    results: Results, verdicts: list[Verdict], images: dict[Picture, bytes], notes: str
+) -> str:
     """The whole HTML document."""
     sections = [
         _heading(results),
         _claims(verdicts),
         _notes(notes),
         _tables(results),
-        *(_pictures(title, results, pictures) for title, pictures in PICTURES.items()),
+        *(_pictures(title, results, images) for title in PICTURES),
         _evaluation(results),
         _chain(results),
         _runs(results),
@@ -299,17 +302,16 @@ def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) ->
     return _html_table(head, body, escape=False)
 
 
-def _pictures(title: str, results: Results, pictures: Iterable[Picture]) -> str:
+def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str:
     parts = [f"<h2>{title}</h2>"]
-    for picture in pictures:
+    for picture in PICTURES[title]:
         parts.append(f"<h3>{picture.title}</h3>")
         run = results.runs[picture.kind]
-        try:
-            data, (width, height) = _compressed(run.path(f"{picture.name}.png"))
-        except Missing as missing:
-            parts.append(f"<p>{_text(missing)}.</p>")
+        if picture not in images:
+            parts.append(f"<p>{_text(run.directory.name)} has no {picture.name}.png yet.</p>")
             continue
-        source = base64.b64encode(data).decode()
+        source = base64.b64encode(images[picture]).decode()
+        width, height = Image.open(BytesIO(images[picture])).size
         parts.append(
             f"<figure id={picture.name}><div class=scroll tabindex=0>"
             f'<img src="data:image/png;base64,{source}" '
@@ -433,21 +435,28 @@ def _text(value) -> str:
 # ---- figures
 
 
-def _compressed(path: Path) -> tuple[bytes, tuple[int, int]]:
-    """A PNG in 256 colours, a third of its size and to the eye the same; width and height."""
+def _images(results: Results) -> dict[Picture, bytes]:
+    """The pictures that runs have left so far, as compressed PNGs."""
+    images = {}
+    for picture in (picture for group in PICTURES.values() for picture in group):
+        try:
+            images[picture] = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
+        except Missing:
+            continue
+    return images
+
+
+def _compressed(path: Path) -> bytes:
+    """A PNG in 256 colours, a third of its size and to the eye the same."""
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
         buffer = BytesIO()
         small.save(buffer, format="png", optimize=True)
-        return buffer.getvalue(), image.size
+        return buffer.getvalue()
 
 
-def _write_figures(results: Results, directory: Path) -> None:
+def _write_images(images: dict[Picture, bytes], directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    for picture in (picture for group in PICTURES.values() for picture in group):
-        try:
-            data, _ = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
-        except Missing:
-            continue
+    for picture, data in images.items():
         name = f"{picture.kind}_{picture.name}.png"
         write_atomically(directory / name, lambda file, data=data: file.write(data))
