@@ -201,10 +201,10 @@ class ChainRecord:
         self._bar.write(f"Burn-in is over; sampling: {duration(left * self._seconds_per_step)}")
 
     def _checkpoint(self, chains: Chains) -> None:
-        self._samples.sync()
-        self._measured.sync()
-        self._save_layout(chains)
+        for file in (self._samples, self._measured):
+            file.sync()
         self._counters |= {"iteration": chains.iteration, "trace_bytes": self._trace.sync()}
+        self._save_layout(chains)  # after what it tells readers is there
         self.run.save_checkpoint(
             self._counters, weights=chains.weights, probability_sum=self._probability_sum,
             adaptations=np.array(chains.adaptations),
