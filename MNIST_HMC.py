@@ -120,6 +120,8 @@ def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
     config.hmc_settings()
     if ranks.size > 1 and config.parallel == "none":
         raise UserError("Several processes need to know what to share: give --parallel data.")
+    if ranks.size == 1 and config.parallel != "none":
+        print(f"--parallel {config.parallel}: this is the only process; torchrun starts several.")
     if config.parallel == "chains" and config.num_chains < ranks.size:
         raise UserError(
             f"--parallel chains gives every process a chain: {ranks.size} processes need "

@@ -262,6 +262,7 @@ def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, dat
     before = records(directory)
     resumed = script("MNIST_HMC", *arguments, "--resume")
     assert resumed.returncode == 0, resumed.stderr
+    assert "this is the only process" in resumed.stdout
     after = records(directory)
     assert after[: len(before) - 1] == before[:-1]
     assert len(after) == 44
