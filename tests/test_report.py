@@ -75,6 +75,17 @@ def test_what_is_missing_is_said(tmp_path):
     assert page.count("</span> not measured") == 12
 
 
+def test_how_far_chains_are_is_said(tmp_path):
+    results = results_in(tmp_path)
+    run = results.runs["HMC"].directory
+    run.mkdir(parents=True)
+    (run / "chains.json").write_text(
+        '{"num_chains": 2, "samples_per_chain": 10, "stored_per_chain": 4}'
+    )
+    page = write_report(results, tmp_path / "results").read_text()
+    assert "HMC (4 of 10 samples of a chain), eval" in page
+
+
 def test_what_is_not_finite_is_a_dash():
     cells = {"vi": {"nll": None, "sample_accuracy": 0.0}}
     table = _score_table(cells, {"vi": {"nll": None, "sample_accuracy": 0.01}}, {}, cells["vi"])

@@ -228,11 +228,21 @@ def _heading(results: Results) -> str:
         "standard deviation of each weight, q_r, mean something. q_d is the same Gaussian without "
         "rebasin. NoT, the number of transpositions, is how many swaps a permutation takes.</p>",
         quick if results.preset == "quick" else "",
-        f"<p><strong>Not finished: {_text(', '.join(run.kind for run in running))}.</strong></p>"
+        f"<p><strong>Not finished: {_text(', '.join(map(_how_far, running)))}.</strong></p>"
         if running
         else "",
     ]
     return "\n".join(filter(None, parts))
+
+
+def _how_far(run: RunResult) -> str:
+    """An unfinished run, and of chains how much of them could be evaluated."""
+    try:
+        layout = run.json("chains.json")
+    except Missing:
+        return run.kind
+    done, whole = layout["stored_per_chain"], layout["samples_per_chain"]
+    return f"{run.kind} ({done} of {whole} samples of a chain)"
 
 
 def _claims(verdicts: list[Verdict]) -> str:
@@ -246,7 +256,7 @@ def _claims(verdicts: list[Verdict]) -> str:
             f"{_text(claim.rule)}</span></td><td>{_text(verdict.evidence)}</td></tr>"
         )
     marks = [verdict.mark for verdict in verdicts]
-    counts = ", ".join(f"{marks.count(mark)} {mark}" for mark in MARKS if mark in marks)
+    counts = ", ".join(f"{mark} {marks.count(mark)}" for mark in MARKS if mark in marks)
     return (
         "<h2 id=findings>Findings: what the paper says, and what our numbers say</h2>\n"
         f"<p>Of {len(marks)} claims: {counts}.</p>\n"
