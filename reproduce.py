@@ -8,22 +8,31 @@
 
 Runs are kept in <out_dir>/<preset>/. What is finished is not run again, what was interrupted goes
 on where it was, and an experiment that fails stops only those that need it. Leaves
-<results_dir>/<preset>/report.html with numbers.json and figures/.
+<results_dir>/<preset>/report.html with numbers.json and figures/; where that holds the report of
+more than was run here, it is kept and ours is in <preset>-partial/.
 """
 
 import argparse
+import importlib
+import json
+import shlex
 import signal
 import subprocess
 import sys
+import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.claims import judge_all
+from utils.claims import UNKNOWN, Verdict, judge_all
+from utils.compute import choose_device
+from utils.config import Config, UserError, changed_fields, load_configs
 from utils.data import FILES
+from utils.jobs import start_child
 from utils.progress import duration
 from utils.report import write_report
-from utils.results import Results, open_results
+from utils.results import Results, RunResult, open_results
+from utils.runs import Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
@@ -43,7 +52,26 @@ class Step:
     script: str
     kind: str  # how its run directory begins
     plans: dict[str, Plan]  # by preset
-    needs: tuple[str, ...] = ()  # kinds of runs
+    inputs: tuple[tuple[str, str], ...] = ()  # its options that take runs, and their kinds
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Kinds of runs."""
+        return tuple(kind for option, kind in self.inputs)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step of this call."""
+
+    step: Step
+    run: RunResult
+    arguments: list[str]
+    why_anew: str  # what makes the run that is there another one than is asked for, if it does
+
+    @property
+    def done(self) -> bool:
+        return self.run.finished and not self.why_anew
 
 
 PRESETS = ("quick", "laptop", "paper")
@@ -72,12 +100,12 @@ STEPS = (
     Step(
         "MNIST_eval", "eval",
         plans(Plan("quick", 26), Plan("laptop", 8 * MINUTE), Plan("paper", 15 * MINUTE)),
-        needs=("HMC", "ensemble", "VI"),
+        inputs=(("hmc", "HMC"), ("ensemble", "ensemble"), ("vi", "VI")),
     ),
     Step(
         "MNIST_eval_pruning", "eval_pruning",
         plans(Plan("quick", 13), Plan("paper", MINUTE)),
-        needs=("eval",),
+        inputs=(("eval", "eval"),),
     ),
 )  # fmt: skip
 
@@ -94,14 +122,20 @@ ARTEFACTS = {
 
 def main() -> None:
     options = read_options()
-    steps = steps_for(options.only)
+    with ends_in_a_sentence("reproduce.py", shlex.join(["python", *sys.argv])):
+        reproduce(options)
+
+
+def reproduce(options: argparse.Namespace) -> None:
     results = find_results(options)
-    announce(steps, results)
-    failed = run_steps(steps, results, options)
-    tell(results, options)
+    check_places(options)
+    tasks = plan(steps_for(options.only), results, options)
+    announce(tasks, results)
+    failed = run_all(tasks, results)
+    tell(judge_all(results), write_report(results, report_directory(results, options)))
     if failed:
-        names = ", ".join(step.script for step in failed)
-        sys.exit(f"\nFailed, see above: {names}. Run the same command to try again.")
+        names = ", ".join(task.step.script for task in failed)
+        raise UserError(f"failed, see above: {names}. The same command tries again.")
 
 
 def read_options() -> argparse.Namespace:
@@ -121,6 +155,11 @@ def read_options() -> argparse.Namespace:
         "--results_dir", default="results", help="where reports are kept (default: results)"
     )
     parser.add_argument("--data_dir", default="data", help="where data is kept (default: data)")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="run anew what was run with other settings or other runs than it has now",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--wandb", default="auto", help="auto, online, offline or disabled")
     return parser.parse_args()
@@ -149,25 +188,91 @@ def find_results(options: argparse.Namespace) -> Results:
     return open_results(batch, options.preset, options.dataset, names)
 
 
-def announce(steps: list[Step], results: Results) -> None:
-    """The plan: what is finished, begun and to do, and how long it takes."""
-    left = seconds_left(steps, results)
+def check_places(options: argparse.Namespace) -> None:
+    """Find now what would otherwise stop the last step, hours later."""
+    choose_device(options.device)
+    for option, path in (("out_dir", options.out_dir), ("results_dir", options.results_dir)):
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"Cannot use {path}: {error.strerror}. Give another --{option}."
+            ) from None
+
+
+def plan(steps: list[Step], results: Results, options: argparse.Namespace) -> list[Task]:
+    """What is to be done; runs are made anew only where the user says so."""
+    tasks: list[Task] = []
     for step in steps:
-        run = results.runs[step.kind]
-        state = "finished" if run.finished else "begun" if run.begun else ""
-        print(f"{step.script:34} {duration(left[step.kind]):>12}  {state}")
+        arguments, run = arguments_of(step, results, options), results.runs[step.kind]
+        config = load_config(step, arguments)
+        anew = {task.step.kind for task in tasks if task.why_anew}
+        tasks.append(Task(step, run, arguments, why_anew(step, config, results, anew)))
+    misfits = [task for task in tasks if task.why_anew]
+    told = "; ".join(f"{task.run.directory.name}: {task.why_anew}" for task in misfits)
+    if misfits and not options.overwrite:
+        raise UserError(
+            f"Some runs are not what is asked for now ({told}). Give --overwrite to make them "
+            "anew, or another --out_dir to keep them."
+        )
+    return tasks
+
+
+def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> list[str]:
+    shared = ("dataset", "out_dir", "data_dir", "device", "wandb")
+    settings = {
+        "config_name": step.plans[options.preset].config, "run_batch_name": options.preset,
+        **{name: getattr(options, name) for name in shared},
+        **{option: results.runs[kind].directory for option, kind in step.inputs},
+    }  # fmt: skip
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def load_config(step: Step, arguments: list[str]) -> Config:
+    """The settings that the step's script would have."""
+    config_class = typing.get_type_hints(importlib.import_module(step.script).main)["config"]
+    first, *others = load_configs(config_class, step.script, arguments)
+    if others:
+        raise UserError(
+            f"A preset has one run of each script: take 'sweep' out of its {step.script}."
+        )
+    return first
+
+
+def why_anew(step: Step, config: Config, results: Results, anew: set[str]) -> str:
+    """Empty where the run, begun or finished, is of this config and of the inputs as they are."""
+    run = results.runs[step.kind]
+    if not run.begun:
+        return ""
+    was = run.config
+    reasons = [
+        f"{name} was {was.get(name)} and is {getattr(config, name)}"
+        for name in changed_fields(config, was)
+    ]
+    for kind in step.needs:
+        if kind in anew or results.runs[kind].ended_after_start_of(run):
+            reasons.append(f"{kind} is another one now")
+    return ", ".join(reasons)
+
+
+def announce(tasks: list[Task], results: Results) -> None:
+    """The plan: what is finished, begun and to do, and how long it takes."""
+    left = seconds_left(tasks, results)
+    for task in tasks:
+        state = "finished" if task.done else "begun" if task.run.begun else ""
+        state = f"anew, for {task.why_anew}" if task.why_anew else state
+        print(f"{task.step.script:34} {duration(left[task.step.kind]):>12}  {state}")
     print(f"{'in total about':34} {duration(sum(left.values())):>12}", flush=True)
 
 
-def seconds_left(steps: list[Step], results: Results) -> dict[str, float]:
+def seconds_left(tasks: list[Task], results: Results) -> dict[str, float]:
     """Of every step: as planned, by the pace that finished steps have had here."""
-    planned = {step.kind: step.plans[results.preset].seconds for step in steps}
-    done = [kind for kind in planned if results.runs[kind].finished]
-    pace = 1.0
-    if done:
-        pace = sum(results.runs[k].seconds for k in done) / sum(planned[k] for k in done)
+    planned = {task.step.kind: task.step.plans[results.preset].seconds for task in tasks}
+    done = {task.step.kind: task.run.seconds for task in tasks if task.done}
+    spent = {task.step.kind: 0.0 if task.why_anew else task.run.seconds for task in tasks}
+    pace = sum(done.values()) / sum(planned[kind] for kind in done) if done else 1.0
     return {
-        kind: 0.0 if kind in done else max(pace * seconds - results.runs[kind].seconds, 0.0)
+        kind: 0.0 if kind in done else max(pace * seconds - spent[kind], 0.0)
         for kind, seconds in planned.items()
     }
 
@@ -175,75 +280,88 @@ def seconds_left(steps: list[Step], results: Results) -> dict[str, float]:
 # ---- doing it
 
 
-def run_steps(steps: list[Step], results: Results, options: argparse.Namespace) -> list[Step]:
-    """Run what is not finished; the steps that failed."""
-    failed: list[Step] = []
-    for number, step in enumerate(steps):
-        run = results.runs[step.kind]
-        title = f"[{number + 1} of {len(steps)}] {step.script}"
-        if run.finished:
+def run_all(tasks: list[Task], results: Results) -> list[Task]:
+    """Run what is not finished; the tasks that failed."""
+    failed: list[Task] = []
+    for number, task in enumerate(tasks):
+        step, title = task.step, f"[{number + 1} of {len(tasks)}] {task.step.script}"
+        if task.done:
             print(f"{title}: finished before")
             continue
         lacking = [kind for kind in step.needs if not results.runs[kind].finished]
         if lacking:
             print(f"{title}: left out, for it needs {', '.join(lacking)}", file=sys.stderr)
-            failed.append(step)
+            failed.append(task)
             continue
-        left = seconds_left(steps, results)
-        rest = sum(left[later.kind] for later in steps[number:])
+        left = seconds_left(tasks, results)
+        rest = sum(left[later.step.kind] for later in tasks[number:])
         print(
             f"\n{title}: about {duration(left[step.kind])}; to the end {duration(rest)}",
             flush=True,
         )
-        if not run_step(step, options):
-            failed.append(step)
+        if run_script(task) != 0:
+            failed.append(task)
     return failed
 
 
-def run_step(step: Step, options: argparse.Namespace) -> bool:
-    """Run a script to its end, from wherever it stands; whether that worked."""
-    command = [
-        sys.executable, str(ROOT / f"{step.script}.py"), "--resume",
-        "--config_name", step.plans[options.preset].config, "--run_batch_name", options.preset,
-        "--dataset", options.dataset, "--out_dir", options.out_dir, "--data_dir", options.data_dir,
-        "--device", options.device, "--wandb", options.wandb,
-    ]  # fmt: skip
-    code = wait_for(subprocess.Popen(command))
-    if code == STOPPED_BY_USER:
-        print("\nStopped. Run the same command again to go on.", file=sys.stderr)
-        sys.exit(STOPPED_BY_USER)
-    return code == 0
+def run_script(task: Task) -> int:
+    """Run a script to its end, from wherever it stands; its exit code."""
+    script, how = ROOT / f"{task.step.script}.py", "--overwrite" if task.why_anew else "--resume"
+    return wait_for(start_child([sys.executable, str(script), how, *task.arguments]))
 
 
 def wait_for(process: subprocess.Popen) -> int:
     """Its exit code. Ctrl-C reaches the script as well, which saves its work and then ends."""
-    before = signal.signal(signal.SIGTERM, lambda signum, frame: process.terminate())
     stopped = False
+
+    def stop(signum, frame) -> None:
+        nonlocal stopped
+        stopped = True
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         while True:
             try:
                 code = process.wait()
-                return STOPPED_BY_USER if stopped else code
+                break
             except KeyboardInterrupt:
                 stopped = True
     finally:
         signal.signal(signal.SIGTERM, before)
+    if stopped or code == STOPPED_BY_USER:
+        raise Stopped
+    return code
 
 
 # ---- telling
 
 
-def results_directory(options: argparse.Namespace) -> Path:
+def report_directory(results: Results, options: argparse.Namespace) -> Path:
+    """Where the report goes: not over one of more runs than there are now."""
     name = options.preset if options.dataset == "MNIST" else f"{options.preset}-{options.dataset}"
-    return Path(options.results_dir) / name
+    directory = Path(options.results_dir) / name
+    finished = {kind for kind, run in results.runs.items() if run.finished}
+    return (
+        directory if finished_in(directory) <= finished else directory.with_name(f"{name}-partial")
+    )
 
 
-def tell(results: Results, options: argparse.Namespace) -> None:
-    """Write the report; say how the paper's claims have fared and where it is."""
-    print(f"\nThe paper's claims, preset {options.preset} on {options.dataset}")
-    for verdict in judge_all(results):
-        print(f"{verdict.mark:15} {verdict.claim.where:10} {verdict.claim.text}")
-    print(f"\nThe report: {write_report(results, results_directory(options))}")
+def finished_in(directory: Path) -> set[str]:
+    """Kinds of the finished runs that a report in this directory tells of."""
+    path = directory / "numbers.json"
+    runs = json.loads(path.read_text())["runs"] if path.exists() else {}
+    return {kind for kind, run in runs.items() if run["finished"]}
+
+
+def tell(verdicts: list[Verdict], report: Path) -> None:
+    """How the paper's claims have fared, and where the report is."""
+    judged = [verdict for verdict in verdicts if verdict.mark != UNKNOWN]
+    for verdict in judged:
+        print(f"\n{verdict.claim.text}\n    {verdict.mark}: {verdict.evidence}")
+    if len(judged) < len(verdicts):
+        print(f"\n{len(verdicts) - len(judged)} claims need runs that are not there.")
+    print(f"\nThe report: {report}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
+from tests.conftest import REPOSITORY
 from utils import jobs
 from utils.jobs import Job, run_jobs, threads_for_each
 from utils.runs import Stopped
@@ -123,3 +125,21 @@ def test_cores_are_shared_out_unless_the_user_has_said_how(tmp_path, monkeypatch
     assert (tmp_path / "log").read_text() == "2\n"
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads_for_each(2) == {}
+
+
+PARENT = """
+import sys, time
+from utils.jobs import start_child
+start_child(sys.argv[1:])
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
+def test_a_child_does_not_outlive_its_parent(tmp_path, worker):
+    child = worker("child").command
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *child], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    )
+    when((tmp_path / "child.runs").exists, parent.kill).join()
+    assert parent.communicate(timeout=30)[0] == "child saved\n"

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from utils.report import PICTURES, _score_table, write_report
+from utils.report import PICTURES, _score_table, _slow_mixing, write_report
 from utils.results import Results, open_results
 from utils.tables import paper_values
 
@@ -71,8 +71,47 @@ def test_what_is_missing_is_said(tmp_path):
     path = write_report(results_in(tmp_path / "nothing"), tmp_path / "results")
     page = path.read_text()
     assert "Not finished: ensemble, VI, net_matching" in page
-    assert "net_matching-MNIST-quick has no loss_along_line.png yet" in page
+    assert "Not there yet: Figure 2: the loss between two networks over training (net_m" in page
+    assert "Needs eval-MNIST-quick, which is not begun." in page
     assert page.count("</span> not measured") == 12
+
+
+def test_a_report_is_made_of_damaged_runs_too(reproduced, tmp_path):
+    batch = tmp_path / "default"
+    shutil.copytree(reproduced / "default", batch)
+    with open(batch / "HMC-MNIST-quick" / "trace.jsonl", "a") as file:
+        file.write('{"iteration": 99, "accept')  # as a chain that runs leaves it for a moment
+    (batch / "VI-MNIST-quick" / "meta.json").write_text('{"seconds": ')
+    (batch / "ensemble-MNIST-quick" / "config.yaml").unlink()
+    (batch / "eval-MNIST-quick" / "meta.json").unlink()
+    (batch / "eval_pruning-MNIST-quick" / "pruning.json").write_text("{")
+    page = write_report(results_in(tmp_path), tmp_path / "results").read_text()
+    assert "VI-MNIST-quick has a damaged meta.json" in page
+    assert "eval_pruning-MNIST-quick has a damaged pruning.json" in page
+    assert "samples an hour. Acceptance" in page
+
+
+def test_figures_of_an_earlier_report_are_taken_away(tmp_path):
+    figures = tmp_path / "results" / "figures"
+    figures.mkdir(parents=True)
+    (figures / "HMC_chain.png").touch()
+    write_report(results_in(tmp_path), tmp_path / "results")
+    assert list(figures.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rhat", "told"), [(1.01, False), (1.3, True), (None, True)])
+def test_a_chain_that_has_not_mixed_is_pointed_out(tmp_path, rhat, told):
+    results = results_in(tmp_path)
+    run = results.runs["HMC"].directory
+    run.mkdir(parents=True)
+    group = {"largest_rhat": rhat, "smallest_ess_bulk": 3.3}
+    content = {"groups": {"output_layer": group, "weights": None}}
+    (run / "diagnostics.json").write_text(json.dumps(content))
+    shown = _slow_mixing(results)
+    assert bool(shown) == told
+    if told:
+        assert "output layer (largest R-hat" in shown
+        assert "smallest bulk ESS 3)" in shown
 
 
 def test_how_far_chains_are_is_said(tmp_path):

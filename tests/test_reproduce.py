@@ -1,25 +1,33 @@
 """reproduce.py: scripts in order, what is left, one artefact alone, going on after failures."""
 
+import dataclasses
 import json
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import reproduce
 from tests.conftest import REPOSITORY
+from utils import config as config_module
+from utils.runs import run_directory
 
 import pytest
+import yaml
 
 
 class Calls:
     """Stand-ins for the scripts: each leaves a finished run, or fails."""
 
-    def __init__(self, out_dir):
-        self.out_dir, self.made, self.failing = out_dir, [], set()
+    def __init__(self):
+        self.made, self.failing = [], set()
 
-    def leave(self, step, preset="quick", dataset="MNIST", seconds=60.0, finished=True):
-        name = f"{step.kind}-{dataset}-{step.plans[preset].config}"
-        directory = self.out_dir / preset / name
+    def leave(self, step, arguments, seconds=60.0, finished=True):
+        config = reproduce.load_config(step, arguments)
+        directory = run_directory(config, step.kind)
         directory.mkdir(parents=True, exist_ok=True)
         session = {
             "command": f"python {step.script}.py --resume", "git_commit": "0123456789",
@@ -27,8 +35,9 @@ class Calls:
             "processor": "a CPU", "device": "cpu", "threads": 2,
         }  # fmt: skip
         meta = {"seconds": seconds, "peak_memory": 1e9, "matmul": "default", "sessions": [session]}
+        (directory / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
         (directory / "meta.json").write_text(json.dumps(meta))
-        (directory / "config.yaml").write_text("seed: 0\n")
+        (directory / "DONE").unlink(missing_ok=True)
         if finished:
             (directory / "DONE").touch()
 
@@ -37,10 +46,7 @@ class Calls:
         step = next(step for step in reproduce.STEPS if step.script == script)
         self.made.append([script, *command[2:]])
         code = 2 if script in self.failing else 0
-        preset, dataset = (
-            command[command.index(name) + 1] for name in ("--run_batch_name", "--dataset")
-        )
-        self.leave(step, preset, dataset, finished=code == 0)
+        self.leave(step, command[3:], finished=code == 0)
         return code
 
     def stand_in(self, monkeypatch):
@@ -48,28 +54,54 @@ class Calls:
         calls = self
 
         class Process:
-            def __init__(self, command):
+            def __init__(self, command, **options):
                 self.code = calls.process(command)
 
             def wait(self):
                 return self.code
 
+            def terminate(self):
+                self.code = -signal.SIGTERM
+
         monkeypatch.setattr(subprocess, "Popen", Process)
 
 
 @pytest.fixture
-def calls(monkeypatch, tmp_path):
-    made = Calls(tmp_path / "runs")
+def calls(monkeypatch):
+    made = Calls()
     made.stand_in(monkeypatch)
     return made
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path):
-    def run(*arguments):
+def options(monkeypatch, tmp_path):
+    def read(*arguments):
         places = ["--out_dir", str(tmp_path / "runs"), "--results_dir", str(tmp_path / "results")]
         monkeypatch.setattr(sys, "argv", ["reproduce.py", *places, *arguments])
+        return reproduce.read_options()
+
+    return read
+
+
+@pytest.fixture
+def call(options):
+    def run(*arguments):
+        options(*arguments)
         reproduce.main()
+
+    return run
+
+
+@pytest.fixture
+def refused(call, capsys):
+    """What is said where nothing is run."""
+
+    def run(*arguments) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            call(*arguments)
+        assert ended.value.code == 2
+        return capsys.readouterr().err
 
     return run
 
@@ -101,13 +133,22 @@ def test_what_is_finished_is_not_run_again(calls, call, capsys):
     assert capsys.readouterr().out.count("finished before") == len(reproduce.STEPS)
 
 
-def test_time_left_follows_the_pace_of_what_is_finished(calls, call, capsys):
+def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, capsys):
     """The ensemble took five times as long as planned, so everything will; HMC is half done."""
     planned = {step.kind: step.plans["quick"].seconds for step in reproduce.STEPS}
-    calls.leave(step_of("ensemble"), seconds=5 * planned["ensemble"])
-    calls.leave(step_of("HMC"), seconds=2.5 * planned["HMC"], finished=False)
+    given = options()
+    results = reproduce.find_results(given)
+    for kind, share, finished in (("ensemble", 5, True), ("HMC", 2.5, False)):
+        arguments = reproduce.arguments_of(step_of(kind), results, given)
+        calls.leave(step_of(kind), arguments, share * planned[kind], finished)
     call("--only", "VI", "ensemble", "HMC")
-    plan = capsys.readouterr().out.split("in total")[0]
+    printed = capsys.readouterr().out
+    rest = reproduce.duration(5 * planned["VI"] + 2.5 * planned["HMC"])
+    assert (
+        f"[2 of 3] MNIST_VI: about {reproduce.duration(5 * planned['VI'])}; to the end {rest}"
+        in (printed)
+    )
+    plan = printed.split("in total")[0]
     found = dict(re.findall(r"^(\w+) +(.+?)  ", plan, flags=re.M))
     assert reproduce.duration(5 * planned["VI"]) in found["MNIST_VI"]
     assert reproduce.duration(2.5 * planned["HMC"]) in found["MNIST_HMC"]
@@ -133,13 +174,113 @@ def test_one_artefact_is_made_with_what_it_needs(calls, call, artefact, made):
 
 def test_a_failure_stops_only_what_needs_it(calls, call, capsys):
     calls.failing.add("MNIST_VI")
-    with pytest.raises(SystemExit, match="MNIST_VI, MNIST_eval, MNIST_eval_pruning"):
+    with pytest.raises(SystemExit):
         call()
     assert scripts(calls) == [
         "MNIST_Ensemble", "MNIST_VI", "MNIST_net_matching", "MNIST_number_of_transpositions",
         "MNIST_HMC",
     ]  # fmt: skip
-    assert "MNIST_eval: left out, for it needs VI" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "MNIST_eval: left out, for it needs VI" in told
+    assert "failed, see above: MNIST_VI, MNIST_eval, MNIST_eval_pruning" in told
+
+
+def test_what_all_scripts_share_is_handed_on(calls, call):
+    given = ["--dataset", "KMNIST", "--data_dir", "there", "--device", "cpu", "--wandb", "disabled"]
+    call(*given)
+    for made in calls.made:
+        for option, value in zip(given[::2], given[1::2], strict=True):
+            assert f"{option} {value} " in " ".join(made) + " "
+
+
+def test_the_evaluation_reads_the_runs_of_the_report(calls, call, tmp_path):
+    call()
+    made = {script: arguments for script, *arguments in calls.made}
+    batch = tmp_path / "runs" / "quick"
+    for script, option, name in (
+        ("MNIST_eval", "--hmc", "HMC-MNIST-quick"),
+        ("MNIST_eval", "--ensemble", "ensemble-MNIST-quick"),
+        ("MNIST_eval", "--vi", "VI-MNIST-quick"),
+        ("MNIST_eval_pruning", "--eval", "eval-MNIST-quick"),
+    ):
+        assert made[script][made[script].index(option) + 1] == str(batch / name)
+
+
+def test_other_data_have_a_report_of_their_own(calls, call, tmp_path):
+    call()
+    before = (tmp_path / "results/quick/report.html").read_bytes()
+    call("--dataset", "FashionMNIST")
+    assert (tmp_path / "results/quick/report.html").read_bytes() == before
+    assert (tmp_path / "results/quick-FashionMNIST/report.html").exists()
+
+
+def test_a_fuller_report_is_kept(calls, call, tmp_path, capsys):
+    call()
+    before = (tmp_path / "results/quick/report.html").read_bytes()
+    call("--out_dir", str(tmp_path / "other"), "--only", "VI")
+    assert (tmp_path / "results/quick/report.html").read_bytes() == before
+    assert "The report: " + str(tmp_path / "results/quick-partial") in capsys.readouterr().out
+    call("--out_dir", str(tmp_path / "other"))
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
+
+
+@pytest.fixture
+def configs(monkeypatch, tmp_path):
+    """The configs, to be changed."""
+    copied = tmp_path / "configs"
+    shutil.copytree(config_module.CONFIG_ROOT, copied)
+    monkeypatch.setattr(config_module, "CONFIG_ROOT", copied)
+    return copied
+
+
+def test_what_was_run_with_other_settings_is_run_anew_when_told(
+    calls, call, refused, configs, capsys
+):
+    call()
+    calls.made.clear()
+    with open(configs / "MNIST_VI" / "quick.yaml", "a") as file:
+        file.write("seed: 7\n")
+    told = refused()
+    assert "VI-MNIST-quick: seed was 0 and is 7" in told
+    assert "eval-MNIST-quick: VI is another one now" in told
+    assert "eval_pruning-MNIST-quick: eval is another one now" in told
+    assert "Give --overwrite" in told
+    assert calls.made == []
+    call("--only", "report")  # which runs nothing
+    call("--overwrite")
+    assert scripts(calls) == ["MNIST_VI", "MNIST_eval", "MNIST_eval_pruning"]
+    assert all(made[1] == "--overwrite" for made in calls.made)
+    call()
+    assert len(calls.made) == 3
+
+
+def test_what_was_made_of_other_runs_is_run_anew_when_told(calls, call, refused, tmp_path):
+    call()
+    calls.made.clear()
+    later = time.time() + 60
+    os.utime(tmp_path / "runs/quick/ensemble-MNIST-quick/DONE", (later, later))
+    assert "(eval-MNIST-quick: ensemble is another one now; eval_pruning" in refused()
+    call("--overwrite")
+    assert scripts(calls) == ["MNIST_eval", "MNIST_eval_pruning"]
+
+
+def test_what_would_stop_a_later_step_is_found_before_the_first(calls, refused, configs, tmp_path):
+    (tmp_path / "a_file").touch()
+    for option in ("--out_dir", "--results_dir"):
+        assert f"Give another {option}" in refused(option, str(tmp_path / "a_file"))
+    assert "must be one of" in refused("--wandb", "maybe")
+    assert "must be one of auto, cpu, cuda" in refused("--device", "gpu")
+    (configs / "MNIST_eval_pruning" / "quick.yaml").write_text("kept_percnt: 3\n")
+    assert "Unknown setting kept_percnt" in refused()
+    (configs / "MNIST_eval_pruning" / "quick.yaml").write_text("sweep: {seed: [1, 2]}\n")
+    assert "take 'sweep' out of its MNIST_eval_pruning" in refused()
+    assert calls.made == []
+
+
+def test_a_damaged_run_is_named(calls, call, refused, tmp_path):
+    call()
+    (tmp_path / "runs/quick/VI-MNIST-quick/config.yaml").write_text("{")
+    assert "VI-MNIST-quick has a damaged config.yaml" in refused()
 
 
 def test_every_step_has_a_config_for_every_preset():
@@ -166,4 +307,18 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
         call()
     assert ended.value.code == 130
     assert len(calls.made) == 1
-    assert "Run the same command again to go on" in capsys.readouterr().err
+    assert "Go on with: python reproduce.py --out_dir" in capsys.readouterr().err
+
+
+def test_sigterm_is_handed_on_and_stops_after_the_script(calls, call, monkeypatch, capsys):
+    def wait(process):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        return process.code
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(SystemExit) as ended:
+        call()
+    assert ended.value.code == 130
+    assert len(calls.made) == 1
+    assert "Go on with" in capsys.readouterr().err

@@ -1,11 +1,12 @@
 """Commands run side by side, each as a process of its own with a log file of its own."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from utils.runs import Stopped
 
 SECONDS_BETWEEN_LOOKS = 0.1
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,26 @@ def run_jobs(
 def _start(job: Job, environment: dict) -> subprocess.Popen:
     """The job's process, which does not get the terminal's Ctrl-C: it is handed on, once."""
     with open(job.log, "ab") as log:
-        return subprocess.Popen(
+        return start_child(
             job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             env=os.environ | environment, start_new_session=True,
         )  # fmt: skip
+
+
+def start_child(command: Sequence[str], **options) -> subprocess.Popen:
+    """A process that does not outlive this one, however this one ends: it is sent SIGTERM then.
+
+    It is so on Linux, and for as long as the thread that calls this lives.
+    """
+    parent = os.getpid()
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def die_with_parent() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it has died before that call
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return subprocess.Popen(command, preexec_fn=die_with_parent if libc else None, **options)
 
 
 @contextmanager

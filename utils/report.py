@@ -6,9 +6,11 @@ is there: parts whose run is missing say so.
 
 import base64
 import html
+import math
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -42,6 +44,21 @@ ROW_NAMES = {
     "ece": "ECE ↓",
     "brier": "Brier ↓",
 }
+PLACES = {"findings": "Findings", "table1": "Table 1", "barriers": "Barriers and NoT",
+          "weights": "Weights", "pruning": "Pruning", "training": "Training", "checks": "Checks",
+          "chain": "Diagnostics of the chain", "runs": "Runs"}  # fmt: skip
+ANCHORS = {"Loss barriers and number of transpositions": "barriers",
+           "Weights: HMC, ensemble and variational inference": "weights", "Pruning": "pruning",
+           "Chains and training": "training"}  # fmt: skip
+LARGEST_RHAT = 1.05  # that goes without saying
+LEGEND = (
+    "<p class=soft>Agreement: share of test images to which both predictions give the same label. "
+    "TV: total variation between the predictive distributions. q_d, q_r: networks drawn from the "
+    "Gaussian per weight, before and after rebasin to one of the samples; μ is the one network at "
+    "its mean. “To mean”: rebased to where the samples' own mean comes to rest. “Low rank”: a "
+    "Gaussian with the rebased samples' covariances, too, not only the variance of each weight. "
+    "ECE: expected calibration error; Brier: squared error of the probabilities.</p>"
+)
 LONG_CELL = 60  # characters, from which on a cell may break into lines
 IN_PERCENT = ("sample_accuracy", "mean_accuracy")
 
@@ -88,9 +105,7 @@ PICTURES = {
         Picture(
             "Figure 4: means of weights", "eval", "weight_pairs_mean",
             "μ of each weight by one method against another, before rebasin (top) and after it "
-            "(bottom), as densities. Weights of dead pixels are left out. With the same seed, VI "
-            "and the ensemble's first member begin at the same network, so that these two methods "
-            "resemble each other even before rebasin.",
+            "(bottom), as densities. Weights of dead pixels are left out.",
         ),
         Picture(
             "Figure 4: standard deviations of weights", "eval", "weight_pairs_std",
@@ -123,8 +138,16 @@ PICTURES = {
             "Per transition: acceptance probability, NLL of the training images, and test accuracy "
             "of the newest sample and of the average so far.",
         ),
-        Picture("Ensemble: training", "ensemble", "training", "Loss of members, test accuracy."),
-        Picture("VI: training", "VI", "training", "−ELBO and its parts, test accuracy of μ."),
+        Picture(
+            "Ensemble: training", "ensemble", "training",
+            "Train loss of each member, and test accuracy of their average prediction, over "
+            "epochs.",
+        ),
+        Picture(
+            "VI: training", "VI", "training",
+            "The objective, −ELBO, with its two parts, and test accuracy of the one network at μ, "
+            "over epochs.",
+        ),
     ),
 }  # fmt: skip
 
@@ -150,7 +173,7 @@ def numbers_of(results: Results, verdicts: list[Verdict]) -> dict:
         "dataset": results.dataset,
         "claims": [
             {"claim": v.claim.text, "where": v.claim.where, "rule": v.claim.rule, "mark": v.mark,
-             "evidence": v.evidence}
+             "evidence": v.evidence, "of_the_paper": not v.claim.ours}
             for v in verdicts
         ],
         "table1": _or_none(lambda: results.table),
@@ -158,7 +181,7 @@ def numbers_of(results: Results, verdicts: list[Verdict]) -> dict:
         "evaluation": _or_none(lambda: results.diagnostics),
         "pruning": _or_none(lambda: results.pruning),
         "chain": _or_none(lambda: results.runs["HMC"].json("diagnostics.json")["groups"]),
-        "runs": {run.kind: _run_numbers(run) for run in results.begun()},
+        "runs": {run.kind: _or_none(partial(_run_numbers, run)) for run in results.begun()},
     }  # fmt: skip
 
 
@@ -191,7 +214,7 @@ def page(
     """The whole HTML document."""
     sections = [
         _heading(results),
-        _claims(verdicts),
+        _findings(verdicts),
         _notes(notes),
         _tables(results),
         *(_pictures(title, results, images) for title in PICTURES),
@@ -223,6 +246,8 @@ def _heading(results: Results) -> str:
         f"<p class=soft>A reproduction of <a href='https://arxiv.org/abs/2401.00611'>{PAPER}</a> "
         "(Xiao, Liu, Bamler, 2023), from the runs of one batch. Numbers after ± are standard "
         "errors.</p>",
+        "<nav>" + " ".join(f"<a href=#{name}>{_text(told)}</a>" for name, told in PLACES.items())
+        + "</nav>",
         "<p>Permuting the hidden units of a network changes its weights and not its function. "
         "Rebasin aligns all samples of the posterior to one reference network; then the mean and "
         "standard deviation of each weight, q_r, mean something. q_d is the same Gaussian without "
@@ -231,7 +256,8 @@ def _heading(results: Results) -> str:
         f"<p><strong>Not finished: {_text(', '.join(map(_how_far, running)))}.</strong></p>"
         if running
         else "",
-    ]
+        _slow_mixing(results),
+    ]  # fmt: skip
     return "\n".join(filter(None, parts))
 
 
@@ -245,9 +271,46 @@ def _how_far(run: RunResult) -> str:
     return f"{run.kind} ({done} of {whole} samples of a chain)"
 
 
-def _claims(verdicts: list[Verdict]) -> str:
+def _slow_mixing(results: Results) -> str:
+    """What everything that comes from the chain has to be read with."""
+    groups = _or_none(lambda: results.runs["HMC"].json("diagnostics.json")["groups"]) or {}
+    slow = [
+        f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
+        f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
+        for name, group in groups.items()
+        if group and not (group["largest_rhat"] or math.inf) <= LARGEST_RHAT
+    ]
+    if not slow:
+        return ""
+    return (
+        f"<p><strong>The chain has not mixed in every respect:</strong> R-hat is above "
+        f"{LARGEST_RHAT} for {_text(', '.join(slow))}. A longer chain may move what rests on "
+        "them; see <a href=#chain>its diagnostics</a>.</p>"
+    )
+
+
+def _findings(verdicts: list[Verdict]) -> str:
+    papers = [verdict for verdict in verdicts if not verdict.claim.ours]
+    ours = [verdict for verdict in verdicts if verdict.claim.ours]
+    marks = [verdict.mark for verdict in papers]
+    counts = ", ".join(f"{mark}: {marks.count(mark)}" for mark in MARKS if mark in marks)
+    short = "".join(
+        f"<li>{_text(v.evidence)}</li>" for v in papers if v.claim.headline and v.mark != UNKNOWN
+    )
+    return (
+        "<h2 id=findings>Findings</h2>\n"
+        + (f"<h3>In short</h3>\n<ul>{short}</ul>\n" if short else "")
+        + f"<h3>What the paper says, and what our numbers say</h3>\n"
+        f"<p>{len(papers)} claims ({counts}). The rules below each are ours: the paper gives "
+        f"no thresholds.</p>\n{_claims_table(papers)}\n"
+        f"<h3>What the paper leaves open</h3>\n{_claims_table(ours)}"
+    )
+
+
+def _claims_table(verdicts: list[Verdict]) -> str:
+    """Those that nothing has been measured for come last."""
     rows = []
-    for verdict in verdicts:
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.mark == UNKNOWN):
         sign, name = MARKS[verdict.mark]
         claim = verdict.claim
         rows.append(
@@ -255,11 +318,7 @@ def _claims(verdicts: list[Verdict]) -> str:
             f"<td>{_text(claim.text)}<br><span class=soft>{_text(claim.where)}; "
             f"{_text(claim.rule)}</span></td><td>{_text(verdict.evidence)}</td></tr>"
         )
-    marks = [verdict.mark for verdict in verdicts]
-    counts = ", ".join(f"{mark} {marks.count(mark)}" for mark in MARKS if mark in marks)
     return (
-        "<h2 id=findings>Findings: what the paper says, and what our numbers say</h2>\n"
-        f"<p>Of {len(marks)} claims: {counts}.</p>\n"
         "<table class=claims><thead><tr><th></th><th>claim, where, and the rule of its mark</th>"
         f"<th>evidence</th></tr></thead>\n<tbody>{''.join(rows)}</tbody></table>"
     )
@@ -284,6 +343,7 @@ def _tables(results: Results) -> str:
         "<h2 id=table1>Table 1: posteriors as functions</h2>",
         f"<p class=soft>Against the prediction of HMC's samples, on the test images{beside}.</p>",
         _score_table(table, errors, paper, ROWS[:4]),
+        LEGEND,
         "<h3>Beyond the paper: likelihood and calibration</h3>",
         _score_table(table, errors, {}, ROWS[4:]),
         _command(results.runs["eval"]),
@@ -313,13 +373,13 @@ def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) ->
 
 
 def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str:
-    parts = [f"<h2>{title}</h2>"]
+    parts, lacking = [f"<h2 id={ANCHORS[title]}>{title}</h2>"], []
     for picture in PICTURES[title]:
-        parts.append(f"<h3>{picture.title}</h3>")
         run = results.runs[picture.kind]
         if picture not in images:
-            parts.append(f"<p>{_text(run.directory.name)} has no {picture.name}.png yet.</p>")
+            lacking.append(f"{picture.title} ({run.directory.name})")
             continue
+        parts.append(f"<h3>{picture.title}</h3>")
         source = base64.b64encode(images[picture]).decode()
         width, height = Image.open(BytesIO(images[picture])).size
         parts.append(
@@ -328,6 +388,8 @@ def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str
             f'width={width // 2} height={height // 2} alt="{_text(picture.title)}"></div>'
             f"<figcaption>{_text(picture.caption)}</figcaption>{_command(run)}</figure>"
         )
+    if lacking:
+        parts.append(f"<p>Not there yet: {_text('; '.join(lacking))}.</p>")
     if title == PRUNING:
         parts.append(_sparsity(results))
     return "\n".join(parts)
@@ -335,11 +397,14 @@ def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str
 
 def _command(run: RunResult) -> str:
     """How a run was begun, with its config behind a click."""
-    session = run.json("meta.json")["sessions"][0]
+    try:
+        session, config = run.json("meta.json")["sessions"][0], run.config
+    except Missing as missing:
+        return f"<p>{_text(missing)}.</p>"
     return (
         f"<details><summary>command and config of {_text(run.directory.name)}</summary>"
         f"<pre>{_text(_plain(session['command']))}</pre>"
-        f"<pre>{_text(yaml.safe_dump(run.config, sort_keys=False))}</pre></details>"
+        f"<pre>{_text(yaml.safe_dump(config, sort_keys=False))}</pre></details>"
     )
 
 
@@ -408,7 +473,11 @@ def _runs(results: Results) -> str:
     head = ["run", "state", "time", "peak memory", "commit", "machine", "versions"]
     body = []
     for run in results.begun():
-        meta = run.json("meta.json")
+        try:
+            meta = run.json("meta.json")
+        except Missing as missing:
+            body.append([run.kind, str(missing), *[""] * (len(head) - 2)])
+            continue
         last = meta["sessions"][-1]
         commits = dict.fromkeys((s["git_commit"] or "unknown")[:7] for s in meta["sessions"])
         changed = any(s["git_uncommitted_changes"] for s in meta["sessions"])
@@ -466,7 +535,10 @@ def _compressed(path: Path) -> bytes:
 
 
 def _write_images(images: dict[Picture, bytes], directory: Path) -> None:
+    """As files, and none of what an earlier report had and this one has not."""
     directory.mkdir(exist_ok=True)
-    for picture, data in images.items():
-        name = f"{picture.kind}_{picture.name}.png"
-        write_atomically(directory / name, lambda file, data=data: file.write(data))
+    named = {directory / f"{p.kind}_{p.name}.png": data for p, data in images.items()}
+    for path, data in named.items():
+        write_atomically(path, lambda file, data=data: file.write(data))
+    for left_over in set(directory.glob("*.png")) - named.keys():
+        left_over.unlink()

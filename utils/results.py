@@ -1,15 +1,17 @@
 """What the runs of a batch came to, read back from their directories for the report."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+
+from utils.config import UserError
 
 import yaml
 
 
-class Missing(Exception):
-    """A result that no run has left yet; its text says which run would."""
+class Missing(UserError):
+    """A result that no run has left yet, or not whole; its text says which run."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,41 @@ class RunResult:
         """Spent in it so far."""
         return self.json("meta.json")["seconds"] if self.begun else 0.0
 
+    def ended_after_start_of(self, other: "RunResult") -> bool:
+        if not self.finished:
+            return False
+        ended, started = self.path("DONE").stat(), other.path("config.yaml").stat()
+        return ended.st_mtime > started.st_mtime
+
     def path(self, name: str) -> Path:
         path = self.directory / name
-        if not path.exists():
-            raise Missing(f"{self.directory.name} has no {name} yet")
-        return path
+        if path.exists():
+            return path
+        if self.finished:
+            raise Missing(f"{self.directory.name} has no {name}")
+        state = "finished" if self.begun else "begun"
+        raise Missing(f"Needs {self.directory.name}, which is not {state}")
 
     def json(self, name: str) -> dict:
-        return json.loads(self.path(name).read_text())
+        return self._parsed(name, json.loads)
 
     def records(self, name: str) -> list[dict]:
-        return [json.loads(line) for line in self.path(name).read_text().splitlines()]
+        """Without a last one that a running script, or one that was killed, has half written."""
 
-    @cached_property
+        def parse(text: str) -> list[dict]:
+            return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+
+        return self._parsed(name, parse)
+
+    @property
     def config(self) -> dict:
-        return yaml.safe_load(self.path("config.yaml").read_text())
+        return self._parsed("config.yaml", yaml.safe_load)
+
+    def _parsed(self, name: str, parse: Callable):
+        try:
+            return parse(self.path(name).read_text())
+        except (ValueError, yaml.YAMLError):
+            raise Missing(f"{self.directory.name} has a damaged {name}") from None
 
 
 @dataclass(frozen=True)

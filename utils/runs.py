@@ -383,7 +383,8 @@ def _provenance(device: torch.device) -> dict:
             return None
         return done.stdout.strip()
 
-    changes = git("status", "--porcelain", "--untracked-files=no")
+    # Reports are made of runs, and no run of them: a new one is no change of the code.
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
     return {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "git_commit": git("rev-parse", "HEAD"),

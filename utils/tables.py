@@ -96,7 +96,9 @@ def _mixing_lines(mixing: dict) -> list[str]:
 def _prior_lines(diagnostics: dict) -> list[str]:
     lines = []
     for frame, gaussians in diagnostics["average_std"].items():
-        average = ", ".join(f"{name} {groups['alive']:.3f}" for name, groups in gaussians.items())
+        average = ", ".join(
+            f"{METHODS[name]} {groups['alive']:.3f}" for name, groups in gaussians.items()
+        )
         lines.append(f"Average σ {frame} rebasin, without dead pixels' weights: {average}")
     for frame, found in diagnostics["at_prior"].items():
         low, high = found["band"]
@@ -155,15 +157,33 @@ def reference_rows(diagnostics: dict) -> list[list[str]]:
     ]
 
 
+ORDERS = {  # of weights, by which some are kept
+    "std": "smallest σ", "abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ",
+    "random": "chance",
+}  # fmt: skip
+METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
+
+
+def curve_title(curve: dict) -> str:
+    """What is pruned, and by what."""
+    method, part = curve["network"].split()
+    part = {"mean": "μ", "single": "one network"}[part]
+    whose = "" if curve["criterion"] == "random" else f" of {METHODS[curve['by']]}"
+    return f"{part} of {METHODS[method]}, kept by {ORDERS[curve['criterion']]}{whose}"
+
+
 def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: how much of a network is zero when this much accuracy is lost."""
     losses = next(iter(curves["all"].values()))["sparsity"]
     columns = [(part, loss) for part in curves for loss in losses]
-    headings = ["network, order", "unpruned"]
-    headings += [f"zero at −{100 * float(loss):g} %, {part}" for part, loss in columns]
+    headings = ["network, order", "accuracy whole"]
+    headings += [
+        f"zero at −{100 * float(loss):g} point{'s' if float(loss) > 0.01 else ''}, {part}"
+        for part, loss in columns
+    ]
     rows = []
     for name, curve in curves["all"].items():
         shares = [curves[part][name]["sparsity"][loss] for part, loss in columns]
-        rows.append([name, f"{100 * curve['accuracy'][0]:.2f} %"])
+        rows.append([curve_title(curve), f"{100 * curve['accuracy'][0]:.2f} %"])
         rows[-1] += [f"{100 * share:.0f} %" for share in shares]
     return headings, rows
