@@ -129,11 +129,16 @@ def plan(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
 
 def script_of(sweep: Sweep) -> tuple[type[Config], str]:
     """The settings that the sweep's script has, and the kind of its runs."""
-    path = ROOT / sweep.program
-    module = runpy.run_path(str(path)) if path.suffix == ".py" and path.is_file() else {}
+    path, given = ROOT / sweep.program, f"program in {sweep.path} is {sweep.program!r}"
+    others = ", ".join(sorted(other.name for other in ROOT.glob("MNIST_*.py") if other != path))
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"{given}, and there is no such script; it can be: {others}.")
+    module = runpy.run_path(str(path))
     if "KIND" not in module:
-        there = ", ".join(sorted(path.name for path in ROOT.glob("MNIST_*.py")))
-        raise UserError(f"program in {sweep.path} is {sweep.program!r}; it can be: {there}.")
+        raise UserError(
+            f"{given}, which lacks KIND, the constant that says of what kind its runs are: write "
+            f'one there, like KIND = "VI", or give another program: {others}.'
+        )
     return typing.get_type_hints(module["main"])["config"], module["KIND"]
 
 

@@ -6,7 +6,7 @@
 Networks are state_dicts of torch.nn classifiers of one architecture: linear layers with ReLU (or
 Tanh: --activation tanh) between them, under any names. Samples are those of any sampler: [K, d],
 with network.json beside them. All are rebased to the first: by activation if there are inputs
-[N, in], prepared as in training, and otherwise by weight.
+[N, in], or images that flatten to it, prepared as in training; and otherwise by weight.
 
 Leaves in --out_dir, which must be new or empty:
 
@@ -60,7 +60,7 @@ SHOWN = 20  # networks whose NoT is printed; summary.json has all
 def main(options: argparse.Namespace) -> None:
     layout, samples = open_networks(options)
     network = layout.network
-    inputs = read_inputs(options.inputs, network) if options.inputs else None
+    inputs = open_inputs(options.inputs, network) if options.inputs else None
     labels = read_labels(options.labels, len(inputs), network) if options.labels else None
     q_d, compact = rebase_and_fit(network, samples, inputs)
     q_r = compact.posterior
@@ -90,7 +90,9 @@ def read_options() -> argparse.Namespace:
     given.add_argument("--networks", nargs="+", type=Path, metavar="PT", help="state_dicts")
     given.add_argument("--samples", type=Path, metavar="NPY", help="[K, d], beside network.json")
     parser.add_argument("--activation", help="of --networks: relu or tanh (default: relu)")
-    parser.add_argument("--inputs", type=Path, metavar="NPY", help="[N, in], as in training")
+    parser.add_argument(
+        "--inputs", type=Path, metavar="NPY", help="[N, in] or images, as in training"
+    )
     parser.add_argument("--labels", type=Path, metavar="NPY", help="[N]: their class numbers")
     parser.add_argument("--prune_by", choices=CRITERIA, default="std", help="(default: std)")
     parser.add_argument("--kept", type=float, default=20, help="%% of weights kept (default: 20)")
@@ -121,6 +123,14 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
     if not hidden_sizes(layout.network):
         raise UserError("These networks have no hidden layer, so there is nothing to permute.")
     return layout, samples
+
+
+def open_inputs(path: Path, network: Network) -> Tensor:
+    """Inputs [N, in]; that others are flattened is said, as it may not be what was meant."""
+    inputs, shape = read_inputs(path, network), np.load(path, mmap_mode="r").shape
+    if len(shape) > 2:
+        print(f"{path}: {list(shape)} is flattened to {list(inputs.shape)}, as by nn.Flatten.")
+    return inputs
 
 
 def rebase_and_fit(

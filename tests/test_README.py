@@ -1,5 +1,6 @@
 """Every command in README.md works as it stands there, made small by arguments put after it."""
 
+import json
 import os
 import re
 import runpy
@@ -16,6 +17,7 @@ from tests.conftest import (
     TOY_POSTERIORS,
 )
 from tests.test_reproduce import Calls
+from utils.tables import paper_values
 
 import pytest
 
@@ -101,7 +103,7 @@ def test_make_targets(command):
 def test_reproduce(command, as_user, monkeypatch, capsys):
     """Its plan and its report; the scripts that it would call are called above."""
 
-    Calls(as_user / "runs").stand_in(monkeypatch)
+    Calls().stand_in(monkeypatch)
     monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
     reproduce.main()
     assert "The report: results/quick" in capsys.readouterr().out
@@ -164,3 +166,58 @@ def test_nothing_in_readme_is_left_out():
     assert [line for line in commands() if not line.startswith(kinds)] == []
     mentioned = set(re.findall(r"`python (\w+)\.py`", README))
     assert mentioned <= {step.script for step in reproduce.STEPS}
+
+
+TABLE1 = {
+    "HMC, average of its samples: test accuracy (%)": ("hmc_sample", "sample_accuracy"),
+    "networks drawn from q_d: agreement with HMC": ("hmc_direct", "agreement"),
+    "networks drawn from q_r: agreement with HMC": ("hmc_rebased", "agreement"),
+    "networks drawn from q_r: TV to HMC": ("hmc_rebased", "total_variation"),
+    "networks drawn from q_r: test accuracy (%)": ("hmc_rebased", "sample_accuracy"),
+    "the one network at μ_d: test accuracy (%)": ("hmc_direct", "mean_accuracy"),
+    "the one network at μ_r: test accuracy (%)": ("hmc_rebased", "mean_accuracy"),
+    "deep ensemble of 5: test accuracy (%)": ("ensemble_sample", "sample_accuracy"),
+    "deep ensemble of 5: agreement with HMC": ("ensemble_sample", "agreement"),
+    "its q_d: test accuracy (%)": ("ensemble_direct", "sample_accuracy"),
+    "its q_r: test accuracy (%)": ("ensemble_rebased", "sample_accuracy"),
+    "variational inference: test accuracy (%)": ("vi", "sample_accuracy"),
+    "variational inference: agreement with HMC": ("vi", "agreement"),
+    "the one network at its mean: test accuracy (%)": ("vi", "mean_accuracy"),
+}  # a line of README each: column and row of the table
+
+
+def laptop_numbers() -> dict:
+    return json.loads((REPOSITORY / "results" / "laptop" / "numbers.json").read_text())
+
+
+def table1_lines(numbers: dict) -> list[str]:
+    lines = []
+    for label, (column, row) in TABLE1.items():
+        factor, digits = (100, 2) if row.endswith("accuracy") else (1, 3)
+        paper, ours, error = (
+            f"{factor * source[column][row]:.{digits}f}"
+            for source in (paper_values("table1"), numbers["table1"], numbers["table1_errors"])
+        )
+        lines.append(f"| {label} | {paper} | {ours} ± {error} |")
+    return lines
+
+
+def barrier_lines(numbers: dict) -> list[str]:
+    found = numbers["runs"]["net_matching"]["summary"]
+    lines = []
+    for alignment, label in (
+        ("as is", "as it is"),
+        ("by activation", "rebased by activation"),
+        ("by weight", "rebased by weight"),
+    ):
+        numbers = found[alignment]
+        loss, error = numbers["test_loss_barrier"], 100 * numbers["test_error_barrier"]
+        transpositions = numbers["transpositions"] or "–"
+        lines.append(f"| {label} | {loss:.3f} | {error:.2f} | {transpositions} |")
+    return lines
+
+
+@pytest.mark.parametrize("lines", [table1_lines, barrier_lines])
+def test_numbers_are_those_of_the_committed_report(lines):
+    for line in lines(laptop_numbers()):
+        assert f"\n{line}\n" in README

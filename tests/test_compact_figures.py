@@ -1,6 +1,7 @@
 """Figures of weights and of pruning show what their result files say."""
 
 import json
+from itertools import combinations
 
 from tests.test_figures import assert_readable, line_of
 from utils import compact_figures
@@ -51,6 +52,25 @@ def test_weight_pairs(tmp_path, there, part):
         assert axis.get_title().endswith("correlation 1.000") == after
 
 
+@pytest.mark.parametrize("largest", [1.05, 9, 11, 20, 90, 110, 1e5])
+def test_tick_labels_of_sigma_keep_off_each_other(tmp_path, largest):
+    alive = np.ones(500, bool)
+    std = np.geomspace(3e-5, 3e-5 * largest, 500)
+    arrays = {f"{m}_{frame}_std": std for m in ("hmc", "vi") for frame in ("before", "after")}
+    np.savez(tmp_path / "weight_space.npz", alive=alive, **arrays)
+    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "std")
+    figure.draw_without_rendering()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        low, high = axis.get_view_interval()
+        places = [
+            tick.label1.get_window_extent()
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+            if low <= tick.get_loc() <= high and tick.label1.get_text()
+        ]
+        assert len(places) >= 2
+        assert not any(one.overlaps(other) for one, other in combinations(places, 2))
+
+
 def test_transpositions_along_chain(tmp_path):
     path = tmp_path / "diagnostics.json"
     path.write_text(
@@ -91,7 +111,7 @@ def test_sigma_histograms(there, tmp_path):
 def pruning(there, tmp_path):
     """Made-up curves; each falls to a number of its own, and lower without dead pixels."""
     curves = {"all": {}, "alive": {}}
-    cases = [(f"{m} mean", m, c) for m in there for c in compact_figures.CRITERIA]
+    cases = [(f"{m} mean", m, c) for m in there for c in compact_figures.ORDER_STYLES]
     cases += [("hmc single", by, "std") for by in there]
     for k, (network, by, criterion) in enumerate(cases):
         for part, less in (("all", 0), ("alive", 0.01)):
@@ -111,6 +131,11 @@ def test_pruning(pruning, there):
     assert len(means.lines) == len(singles.lines) == len(there)
     assert line_of(means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, 0])
     assert line_of(alive_means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, -1])
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in means.lines}
+    assert len(looks) == len(there)
+    for line in (*means.lines, *singles.lines):
+        stands_out = line.get_linewidth() > 2 and line.get_zorder() > 2
+        assert stands_out == line.get_label().endswith("σ of HMC")
     single = 2 * 4 * len(there)  # it is the first case after four criteria for each mean
     assert line_of(singles, "HMC, σ of HMC") == pytest.approx([90, 80, 50, single])
 

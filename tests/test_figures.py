@@ -1,6 +1,7 @@
 """Figures show what their result files say; how they look is for people to judge."""
 
 import json
+from itertools import combinations
 
 from utils import figures
 
@@ -62,9 +63,11 @@ def line_of(axis, label: str) -> np.ndarray:
 
 
 def assert_readable(figure: Figure) -> None:
-    """Every panel says what its axes are, and the PNG is sharp enough for print."""
+    """Every panel says what its axes are, keeps off the others, and the PNG is sharp in print."""
     figure.draw_without_rendering()
     assert figure.dpi >= 200
+    places = [axis.get_tightbbox().padded(0.05 * figure.dpi) for axis in figure.axes]
+    assert not any(one.overlaps(other) for one, other in combinations(places, 2))
     for axis in figure.axes:
         assert axis.get_ylabel()
         assert axis.get_xlabel() or axis.get_label() == "<colorbar>"
@@ -136,6 +139,8 @@ def test_transpositions(records):
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
     drawn = {line.get_label(): line.get_zorder() for line in moves.lines}
     assert drawn["unchanged: y = x"] < drawn["after training"]  # which often lies upon it
+    widths = {line.get_label(): line.get_linewidth() for line in moves.lines}
+    assert widths["unchanged: y = x"] > 3  # the size of the points
     assert line_of(distance, "after training") == pytest.approx([3, 45, 87])
     assert line_of(height, "after training") == pytest.approx([0.1, 1.5, 2.9])
     assert line_of(height, "after training, train loss") == pytest.approx([0.2, 3, 5.8])

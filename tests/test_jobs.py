@@ -1,15 +1,14 @@
 """Processes side by side: how many, what they leave, and how they end when the user wants it."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 
-from tests.conftest import REPOSITORY
 from utils import jobs
-from utils.jobs import Job, run_jobs, threads_for_each
+from utils.jobs import Job, run_jobs, start_child, threads_for_each
 from utils.runs import Stopped
 
 import pytest
@@ -127,19 +126,33 @@ def test_cores_are_shared_out_unless_the_user_has_said_how(tmp_path, monkeypatch
     assert threads_for_each(2) == {}
 
 
-PARENT = """
-import sys, time
-from utils.jobs import start_child
-start_child(sys.argv[1:])
-time.sleep(60)
-"""
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
-def test_a_child_does_not_outlive_its_parent(tmp_path, worker):
-    child = worker("child").command
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, *child], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    )
-    when((tmp_path / "child.runs").exists, parent.kill).join()
-    assert parent.communicate(timeout=30)[0] == "child saved\n"
+@only_linux
+def test_a_job_does_not_outlive_a_parent_that_is_killed(tmp_path, worker):
+    job = worker("child")
+    fork = multiprocessing.get_context("fork")  # which has nothing to import first
+    parent = fork.Process(target=run_jobs, args=([job], 1, {}, print))
+    parent.start()
+    try:
+        when((tmp_path / "child.runs").exists, parent.kill).join()
+        parent.join()
+        assert parent.exitcode == -signal.SIGKILL
+        when(job.log.read_text, lambda: None).join()
+        assert job.log.read_text() == "child saved\n"
+    finally:
+        (tmp_path / "go").touch()
+
+
+@only_linux
+def test_a_child_whose_parent_has_ended_first_does_not_begin(tmp_path, monkeypatch):
+    """Even where the parent had a handler of its own, which the child has until it begins."""
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # so that the child finds another parent
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    try:
+        child = start_child(["touch", str(tmp_path / "begun")])
+        assert child.wait() == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "begun").exists()

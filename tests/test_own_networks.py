@@ -125,6 +125,7 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
         "--networks", "a.pt", "b.pt", "c.pt", *given, "--activation", activation, "--kept", 30
     )
     assert ended.returncode == 0, ended.stderr
+    assert "flattened" not in ended.stdout
     assert f"rebasing by {by}" in ended.stderr
     compact, out = np.load(tmp_path / "own" / "compact.npz"), tmp_path / "own"
     assert not compact["std"].any()
@@ -216,6 +217,7 @@ def test_samples_of_another_sampler(own, tmp_path):
     np.save("x.npy", inputs.reshape(-1, 2, 3).double().numpy())  # as pictures
     ended = own("--samples", "mine/samples.npy", "--inputs", "x.npy", "--kept", 100)
     assert ended.returncode == 0, ended.stderr
+    assert "x.npy: [200, 2, 3] is flattened to [200, 6], as by nn.Flatten." in ended.stdout
     assert {path.name for path in (tmp_path / "own").iterdir()} == {
         "compact.npz", "pruned.pt", "predictions.npy", "summary.json", "network.json",
     }  # fmt: skip

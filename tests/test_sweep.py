@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sweep
 from tests.conftest import REPOSITORY
+from utils.config import UserError
 from utils.sweeps import read_sweep
 
 import pytest
@@ -186,8 +187,9 @@ def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_run
         ({"lerning_rate": {"values": [1, 2]}}, {}, "nearest there is: --learning_rate"),
         ({"num_epochs": {"values": [1, 0]}}, {}, "yaml, num_epochs=0: --num_epochs must be at"),
         ({"seed": {"values": [1, 1]}}, {}, "has a point twice: VI-MNIST-quick-seed=1"),
-        ({"seed": {"values": [1]}}, {"program": "VI.py"}, "it can be: MNIST_Ensemble.py, MNIST_"),
-        ({"seed": {"values": [1]}}, {"program": "reproduce.py"}, "it can be: MNIST_Ensemble.py"),
+        ({"seed": {"values": [1]}}, {"program": "VI.py"}, "no such script; it can be: MNIST_Ens"),
+        ({"seed": {"values": [1]}}, {"program": "README.md"}, "no such script; it can be: MNIST"),
+        ({"seed": {"values": [1]}}, {"program": "reproduce.py"}, "'reproduce.py', which lacks KIN"),
         ({"config_name": {"values": ["x"]}}, {}, "There is no config 'x' for MNIST_VI"),
     ],
 )  # fmt: skip
@@ -200,6 +202,15 @@ def test_mistakes_are_said_before_any_run(
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_script_without_its_kind_is_not_among_those_to_take(command, tmp_path, monkeypatch):
+    for name in ("MNIST_SWAG.py", "MNIST_VI.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    file = Path(command({"seed": {"values": [1]}}, program="MNIST_SWAG.py")[1])
+    with pytest.raises(UserError, match=r"'MNIST_SWAG.py', which lacks KIND.*: MNIST_VI.py.$"):
+        sweep.plan(read_sweep(file), sweep.read_options([str(file)]))
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,31 @@ def test_random_points_follow_their_distributions(read):
     assert logs.mean() == pytest.approx(-1, abs=0.13)
     assert set(d) == {0, 0.25, 0.5, 0.75, 1}
     assert set(e) == {10, 20, 30}
-    assert (d == 0).mean() == pytest.approx(1 / 8, abs=0.04)  # half as often as those between
-    assert all(type(point["b"]) is int and type(point["e"]) is int for point in points)
+    assert (d == 0).mean() == pytest.approx(1 / 5, abs=0.045)  # 5 standard errors
+    types = {name: {type(point[name]) for point in points} for name in "abcde"}
+    assert types == {"a": {float}, "b": {int}, "c": {float}, "d": {float}, "e": {int}}
     assert {point["f"] for point in points} == {"SGD", "Adam"}
     assert all(len(f"{value:.10g}".replace(".", "").strip("0")) <= 4 for value in a)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "q", "multiples"),
+    [
+        (1, 10, 5, [5, 10]),
+        (-7, 7, 3, [-6, -3, 0, 3, 6]),
+        (1, 10, 4, [4, 8]),
+        (0.1, 0.7, 0.1, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+        (0.3, 1.0, 0.25, [0.5, 0.75, 1.0]),
+        (1e-05, 0.0007, 0.00012345, [0.00012345, 0.0002469, 0.00037035, 0.0004938, 0.00061725]),
+        (0.5, 2.5, 1, [1, 2]),
+    ],
+)
+def test_q_uniform_draws_the_multiples_of_q_in_the_range(read, low, high, q, multiples):
+    rate = {"distribution": "q_uniform", "min": low, "max": high, "q": q}
+    points = choose_points(read({"rate": rate}, method="random"), 99, seed=0)
+    drawn = sorted(point["rate"] for point in points)
+    assert drawn == multiples
+    assert [type(number) for number in drawn] == [type(number) for number in multiples]
 
 
 def test_a_seed_names_the_same_random_points_however_many(read):
@@ -136,6 +157,8 @@ def one(**given):
         (one(distribution="log_uniform_values", min=0, max=1), "must begin above 0"),
         (one(distribution="int_uniform", min=0.5, max=3), "from a whole number to a whole number"),
         (one(distribution="q_uniform", min=0, max=3, q=0), "q must be greater than 0"),
+        (one(distribution="q_uniform", min=6, max=9, q=5), "no multiple of q, 5, from 6 to 9"),
+        (one(min=0.0, max=float("inf")), "max must be a number, got inf"),
         (one(min=0.5, max=1.5), "parameters.rate in .*: a grid has no end of points in a range"),
         (one(value=1), "Nothing varies in"),
         ({"parameters": {"run_name": {"value": "x"}}}, "run_name in .* is set by the sweep"),

@@ -24,7 +24,7 @@ class Claim:
     where: str  # in the paper
     rule: str
     judge: Callable[[Results], tuple[str, str]]
-    headline: bool = False  # among the few that come first
+    headline: str = ""  # of those few that come first, what they are about
     ours: bool = False  # no claim of the paper, but a question that it leaves open
 
 
@@ -293,11 +293,11 @@ CLAIMS = (
         "Table 1",
         "holds from 0.2 (and 3 standard errors) of agreement on; in part from 3 standard errors on",
         rebasin_gives_meaning,
-        headline=True,
+        headline="A Gaussian per weight, with and without rebasin.",
     ),
     Claim(
         "q_r is a summary, not the posterior itself: its draws predict worse than HMC's samples, "
-        "while the single network at its mean μ_r does better than they.",
+        "while the single network at its mean μ_r does better than these.",
         "Table 1",
         "holds where each of the two does by more than 3 standard errors; in part where one does",
         rebased_is_not_the_posterior,
@@ -327,7 +327,7 @@ CLAIMS = (
         "holds where the highest rebased barrier is below a tenth of the highest as is; in part "
         "below 0.4",
         barrier_vanishes,
-        headline=True,
+        headline="The way between two networks trained apart.",
     ),
     Claim(
         "Training hardly changes the NoT between two networks.",
@@ -341,7 +341,7 @@ CLAIMS = (
         "Figure 3",
         "holds from a rank correlation of 0.9 on; in part from 0.5 on",
         barrier_grows,
-        headline=True,
+        headline="The number of transpositions.",
     ),
     Claim(
         "NoT grows monotonically on the line from one network to the other.",
@@ -371,6 +371,6 @@ CLAIMS = (
         "holds where, of all weights, it zeroes 20 percentage points more than a random order "
         "does; in part from 5 on",
         hmc_std_prunes,
-        headline=True,
+        headline="Pruning by HMC's σ.",
     ),
 )

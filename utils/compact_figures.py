@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 from utils.figures import BLUE, GREEN, GREY, ORANGE, panels, styled
+from utils.tables import METHODS, ORDERS
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
-METHODS = {"hmc": "HMC", "ensemble": "Ensemble", "vi": "VI"}
 SYMBOLS = {"mean": "μ", "std": "σ"}
 FRAMES = {"before": "before rebasin", "after": "after rebasin"}
 NUM_BINS = 120
@@ -28,7 +30,7 @@ def weight_pairs(source: Path, part: str) -> Figure:
     alive = results["alive"]
     there = [name for name in METHODS if f"{name}_after_{part}" in results]
     pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
-    figure, axes = panels(2, len(pairs), width=3.3, height=3.0)
+    figure, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
             frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
@@ -38,11 +40,14 @@ def weight_pairs(source: Path, part: str) -> Figure:
         for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
             image = _density(axis, *values[frame], bins)
             found = np.corrcoef(*values[frame])[0, 1]
-            axis.set_title(f"{title}: correlation {found:.3f}")
+            axis.set_title(f"{title}\ncorrelation {found:.3f}")
             labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
             axis.set(xlabel=labels[0], ylabel=labels[1])
             axis.set(xscale=_scale(bins[0], part), yscale=_scale(bins[1], part))
-    figure.colorbar(image, ax=axes, label="weights, share of the densest bin", shrink=0.6)
+            _sparse_ticks(axis.xaxis, bins[0])
+            _sparse_ticks(axis.yaxis, bins[1])
+    label = "weights, share of the densest bin"
+    figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.1 / len(pairs))
     return figure
 
 
@@ -70,6 +75,14 @@ def _scale(values: np.ndarray, part: str) -> str:
     return "log" if part == "std" and values[-1] > 10 * values[0] > 0 else "linear"
 
 
+def _sparse_ticks(axis: Axis, values: np.ndarray) -> None:
+    """For logarithmic axes of few decades, where matplotlib's labels run into each other."""
+    if axis.get_scale() == "log" and values[-1] < 100 * values[0]:
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+
+
 @styled
 def transpositions_along_chain(source: Path) -> Figure:
     """NoT of HMC's samples to the first of them, beside networks that know nothing of it."""
@@ -89,16 +102,21 @@ def transpositions_along_chain(source: Path) -> Figure:
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
-METHOD_STYLES = {
-    "hmc": {"color": BLUE, "linestyle": "-", "marker": "o"},
-    "ensemble": {"color": ORANGE, "linestyle": "--", "marker": "s"},
-    "vi": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+NETWORK_STYLES = {
+    "hmc": {"linestyle": "-", "marker": "o"},
+    "ensemble": {"linestyle": "--", "marker": "s"},
+    "vi": {"linestyle": "-.", "marker": "^"},
 }
-CRITERIA = {
-    "std": ("lowest σ", {"color": BLUE, "linestyle": "-", "marker": "o"}),
-    "abs_mean": ("largest |μ|", {"color": ORANGE, "linestyle": "--", "marker": "s"}),
-    "signal_to_noise": ("largest |μ|/σ", {"color": GREEN, "linestyle": "-.", "marker": "^"}),
-    "random": ("random", {"color": GREY, "linestyle": ":", "marker": "x"}),
+SIGMA_STYLES = {  # HMC's σ is what the figure is about
+    "hmc": {"color": BLUE, "linewidth": 2.2, "markersize": 4.5, "zorder": 3},
+    "ensemble": {"color": ORANGE},
+    "vi": {"color": GREEN},
+}
+ORDER_STYLES = {
+    "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
+    "abs_mean": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "signal_to_noise": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+    "random": {"color": GREY, "linestyle": ":", "marker": "x"},
 }
 PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
@@ -120,6 +138,7 @@ def sigma_histograms(source: Path) -> Figure:
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
         shown = edges[[filled[0], filled[-1] + 1]]
         axis.set(xscale=_scale(shown, "std"), yscale="log", title=METHODS[method])
+        _sparse_ticks(axis.xaxis, shown)
         axis.set(xlim=shown, ylim=(0.8, None))
         below = ", the leftmost bin: and below" if filled[0] == 0 else ""
         axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
@@ -137,14 +156,12 @@ def pruning(source: Path) -> Figure:
             for curve in results["curves"][part].values():
                 method, network = curve["network"].split()
                 if network == kind and curve["criterion"] == "std":
-                    look = METHOD_STYLES[method] | {
-                        "linestyle": METHOD_STYLES[curve["by"]]["linestyle"]
-                    }
+                    look = NETWORK_STYLES[method] | SIGMA_STYLES[curve["by"]]
                     label = f"{METHODS[method]}, σ of {METHODS[curve['by']]}"
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
             _kept_axis(axis, f"{what}, {title}")
-    _legend_below(figure, axes[0])
+    _legend_below(figure, axes[0, ::-1])  # the panel with more curves gives their order
     return figure
 
 
@@ -157,9 +174,9 @@ def criteria(source: Path) -> Figure:
     figure, axes = panels(2, len(there), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, method in zip(row, there, strict=True):
-            for criterion, (label, look) in CRITERIA.items():
-                curve = curves[part][f"{method} mean, {criterion} of {method}"]
-                _accuracy_line(axis, results, curve, label, look)
+            for order, look in ORDER_STYLES.items():
+                curve = curves[part][f"{method} mean, {order} of {method}"]
+                _accuracy_line(axis, results, curve, ORDERS[order], look)
             _kept_axis(axis, f"{METHODS[method]}, {title}")
     _legend_below(figure, axes[0])
     return figure
@@ -175,7 +192,8 @@ def _legend_below(figure: Figure, axes) -> None:
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:
     percent = 100 * np.array(curve["accuracy"])
-    axis.plot(results["kept_percent"], percent, label=label, markersize=3, linewidth=1, **look)
+    look = {"markersize": 3, "linewidth": 1} | look
+    axis.plot(results["kept_percent"], percent, label=label, **look)
 
 
 def _kept_axis(axis: Axes, title: str) -> None:

@@ -28,6 +28,8 @@ STYLE = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "legend.fontsize": 8,
+    "figure.constrained_layout.w_pad": 0.1,  # [inches], that labels keep off the next panel
+    "figure.constrained_layout.h_pad": 0.1,
 }
 
 
@@ -257,13 +259,13 @@ def transpositions(source: Path) -> Figure:
     axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
     most = max(sum(record["planted"]) for record in records)
     axes[0].plot(
-        [0, most], [0, most], color=GREEN, linewidth=2.5, alpha=0.4, zorder=1,
-        label="unchanged: y = x",
-    )  # fmt: skip
+        [0, most], [0, most], color=GREEN, linewidth=6, alpha=0.35, zorder=1,
+        solid_capstyle="butt", label="unchanged: y = x",
+    )  # fmt: skip  # wide, to be seen on either side of points that lie exactly upon it
     _random_baseline(axes[0], records[0]["hidden_sizes"])
     labels = (
         "NoT found by rebasin",
-        "weight distance of the two networks",
+        "weight distance of the pair",
         "test loss barrier at λ = ½ [nats]",
     )
     for axis, label in zip(axes, labels, strict=True):

@@ -66,20 +66,23 @@ def _start(job: Job, environment: dict) -> subprocess.Popen:
         )  # fmt: skip
 
 
-def start_child(command: Sequence[str], **options) -> subprocess.Popen:
-    """A process that does not outlive this one, however this one ends: it is sent SIGTERM then.
+def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:
+    """A process that on Linux is sent SIGTERM when this one ends, even by kill -9.
 
-    It is so on Linux, and for as long as the thread that calls this lives.
+    To be called in the main thread: the signal comes when the thread that called this ends.
     """
     parent = os.getpid()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
-    def die_with_parent() -> None:
+    def end_with_parent() -> None:
+        # Until the command itself runs, a handler of ours would take the signal, and it be lost.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it has died before that call
-            os.kill(os.getpid(), signal.SIGTERM)
+        if os.getppid() != parent:  # it has ended before that call
+            signal.raise_signal(signal.SIGTERM)
 
-    return subprocess.Popen(command, preexec_fn=die_with_parent if libc else None, **options)
+    prepare = end_with_parent if libc else None
+    return subprocess.Popen(command, preexec_fn=prepare, **popen_options)
 
 
 @contextmanager

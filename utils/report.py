@@ -295,7 +295,9 @@ def _findings(verdicts: list[Verdict]) -> str:
     marks = [verdict.mark for verdict in papers]
     counts = ", ".join(f"{mark}: {marks.count(mark)}" for mark in MARKS if mark in marks)
     short = "".join(
-        f"<li>{_text(v.evidence)}</li>" for v in papers if v.claim.headline and v.mark != UNKNOWN
+        f"<li><strong>{_text(v.claim.headline)}</strong> {_text(v.evidence)}</li>"
+        for v in papers
+        if v.claim.headline and v.mark != UNKNOWN
     )
     return (
         "<h2 id=findings>Findings</h2>\n"

@@ -9,6 +9,7 @@ import difflib
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from utils.config import UserError, point_label, read_yaml
@@ -54,15 +55,26 @@ class Axis:
             return int(random.integers(self.low, self.high + 1))
         if self.distribution == "log_uniform_values":
             return self._readable(math.exp(random.uniform(math.log(self.low), math.log(self.high))))
-        drawn = random.uniform(self.low, self.high)
         if self.distribution == "q_uniform":
-            drawn = round(drawn / self.step) * self.step
-            return int(drawn) if isinstance(self.step, int) else self._readable(drawn)
-        return self._readable(drawn)
+            factors = self.factors
+            drawn = int(random.integers(factors.start, factors.stop)) * _exact(self.step)
+            return int(drawn) if isinstance(self.step, int) else float(drawn)
+        return self._readable(random.uniform(self.low, self.high))
+
+    @property
+    def factors(self) -> range:
+        """Those of `step` that stay in the range, which wandb's rounding may leave."""
+        low, high, step = _exact(self.low), _exact(self.high), _exact(self.step)
+        return range(math.ceil(low / step), math.floor(high / step) + 1)
 
     def _readable(self, number: float) -> float:
         """With few digits, and still between `low` and `high`."""
         return min(max(float(f"{number:.{DIGITS}g}"), float(self.low)), float(self.high))
+
+
+def _exact(number: float) -> Fraction:
+    """The number as it is written: as floats, 0.7 is less than 7 times 0.1."""
+    return Fraction(str(number))
 
 
 @dataclass(frozen=True)
@@ -244,12 +256,15 @@ def _axis(distribution: str, given: dict, where: str) -> Axis:
         raise UserError(f"{where}: log_uniform_values must begin above 0, got {low}.")
     if not step > 0:
         raise UserError(f"{where}: q must be greater than 0, got {step}.")
-    return Axis(distribution, low=low, high=high, step=step)
+    axis = Axis(distribution, low=low, high=high, step=step)
+    if distribution == "q_uniform" and not axis.factors:
+        raise UserError(f"{where}: there is no multiple of q, {step}, from {low} to {high}.")
+    return axis
 
 
 def _number(given: dict, key: str, where: str) -> float:
     value = given.get(key, 1)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         hint = ""
         if isinstance(value, str) and "e" in value.lower():
             hint = " (in YAML, 1e-3 is a text and 1.0e-3 a number)"

@@ -158,7 +158,7 @@ def reference_rows(diagnostics: dict) -> list[list[str]]:
 
 
 ORDERS = {  # of weights, by which some are kept
-    "std": "smallest σ", "abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ",
+    "std": "lowest σ", "abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ",
     "random": "chance",
 }  # fmt: skip
 METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
