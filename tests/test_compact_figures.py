@@ -146,5 +146,5 @@ def test_criteria(pruning, there):
     assert len(figure.axes) == 2 * len(there)
     first = figure.axes[0]
     labels = [line.get_label() for line in first.lines]
-    assert labels == ["lowest σ", "largest |μ|", "largest |μ|/σ", "random"]
+    assert labels == ["lowest σ", "largest |μ|", "largest |μ|/σ", "chance"]
     assert [line.get_ydata()[-1] for line in first.lines] == pytest.approx([0, 2, 4, 6])
