@@ -135,9 +135,10 @@ def script_of(sweep: Sweep) -> tuple[type[Config], str]:
         raise UserError(f"{given}, and there is no such script; it can be: {others}.")
     module = runpy.run_path(str(path))
     if "KIND" not in module:
+        kind = path.stem.removeprefix("MNIST_")
         raise UserError(
             f"{given}, which lacks KIND, the constant that says of what kind its runs are: write "
-            f'one there, like KIND = "VI", or give another program: {others}.'
+            f'KIND = "{kind}" there, or give another program: {others}.'
         )
     return typing.get_type_hints(module["main"])["config"], module["KIND"]
 

@@ -209,7 +209,7 @@ def test_a_script_without_its_kind_is_not_among_those_to_take(command, tmp_path,
         (tmp_path / name).write_text("")
     monkeypatch.setattr(sweep, "ROOT", tmp_path)
     file = Path(command({"seed": {"values": [1]}}, program="MNIST_SWAG.py")[1])
-    with pytest.raises(UserError, match=r"'MNIST_SWAG.py', which lacks KIND.*: MNIST_VI.py.$"):
+    with pytest.raises(UserError, match=r"lacks KIND.* KIND = \"SWAG\" .*: MNIST_VI.py.$"):
         sweep.plan(read_sweep(file), sweep.read_options([str(file)]))
 
 
