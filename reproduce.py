@@ -360,7 +360,7 @@ def tell(verdicts: list[Verdict], report: Path) -> None:
     for verdict in judged:
         print(f"\n{verdict.claim.text}\n    {verdict.mark}: {verdict.evidence}")
     if len(judged) < len(verdicts):
-        print(f"\n{len(verdicts) - len(judged)} claims need runs that are not there.")
+        print(f"\n{len(verdicts) - len(judged)} not measured: the report says why.")
     print(f"\nThe report: {report}")
 
 
