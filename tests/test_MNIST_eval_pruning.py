@@ -25,7 +25,7 @@ def run(source, script, tmp_path):
         "MNIST_eval_pruning", "--config_name", "quick", "--eval", source, "--wandb", "offline"
     )
     assert ended.returncode == 0, ended.stderr
-    assert "hmc mean, std of hmc" in ended.stdout
+    assert "μ of HMC, kept by lowest σ of HMC" in ended.stdout
     return tmp_path / "default" / "eval_pruning-MNIST-quick"
 
 
