@@ -50,8 +50,8 @@ TABLE = {
     [
         (
             claims.rebasin_gives_meaning,
-            "agree with the samples' prediction on 0.820 ± 0.010 of the test images after rebasin, "
-            "on 0.120 ± 0.010 before it",
+            "networks agree with the samples' prediction on 0.820 ± 0.010 of the test images after "
+            "rebasin, on 0.120 ± 0.010 before it",
             " (paper: 0.825, 0.121).",
         ),
         (
@@ -66,7 +66,8 @@ TABLE = {
         ),
         (
             claims.methods_predict_alike,
-            "agree the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± 0.0100 of the test images",
+            "With HMC's prediction agree the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± 0.0100 "
+            "of the test images",
             " (paper: 0.993, 0.989).",
         ),
         (
