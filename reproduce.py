@@ -351,7 +351,7 @@ def finished_in(directory: Path) -> set[str]:
     """Kinds of the finished runs that a report in this directory tells of."""
     path = directory / "numbers.json"
     runs = json.loads(path.read_text())["runs"] if path.exists() else {}
-    return {kind for kind, run in runs.items() if run["finished"]}
+    return {kind for kind, run in runs.items() if run and run["finished"]}  # null: was damaged
 
 
 def tell(verdicts: list[Verdict], report: Path) -> None:

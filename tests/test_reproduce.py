@@ -224,6 +224,16 @@ def test_a_fuller_report_is_kept(calls, call, tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
 
 
+def test_a_report_of_a_damaged_run_is_replaced(calls, call, tmp_path, capsys):
+    call()
+    path = tmp_path / "results/quick/numbers.json"
+    numbers = json.loads(path.read_text())
+    numbers["runs"]["VI"] = None
+    path.write_text(json.dumps(numbers))
+    call()
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
+
+
 @pytest.fixture
 def configs(monkeypatch, tmp_path):
     """The configs, to be changed."""

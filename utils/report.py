@@ -47,8 +47,9 @@ ROW_NAMES = {
 PLACES = {"findings": "Findings", "table1": "Table 1", "barriers": "Barriers and NoT",
           "weights": "Weights", "pruning": "Pruning", "training": "Training", "checks": "Checks",
           "chain": "Diagnostics of the chain", "runs": "Runs"}  # fmt: skip
+PRUNING = "Pruning"
 ANCHORS = {"Loss barriers and number of transpositions": "barriers",
-           "Weights: HMC, ensemble and variational inference": "weights", "Pruning": "pruning",
+           "Weights: HMC, ensemble and variational inference": "weights", PRUNING: "pruning",
            "Chains and training": "training"}  # fmt: skip
 LARGEST_RHAT = 1.05  # that goes without saying
 LEGEND = (
@@ -73,7 +74,6 @@ class Picture:
     caption: str
 
 
-PRUNING = "Pruning"
 PICTURES = {
     "Loss barriers and number of transpositions": (
         Picture(
