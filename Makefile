@@ -24,7 +24,6 @@ bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/matching.py
 	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/recovery.py
-	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/hmc.py
 
 .venv/installed: requirements.txt

@@ -7,7 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
-from utils.report import PICTURES, _score_table, _slow_mixing, write_report
+from utils.pictures import SECTIONS
+from utils.report import _score_table, _slow_mixing, write_report
 from utils.results import Results, open_results
 from utils.tables import paper_values
 
@@ -33,7 +34,7 @@ def written(reproduced, tmp_path_factory) -> Path:
 def test_the_page_has_every_figure_and_needs_no_network(written):
     page = written.read_text()
     images = re.findall(r'<img src="data:image/png;base64,([^"]+)"', page)
-    pictures = [picture for group in PICTURES.values() for picture in group]
+    pictures = [picture for section in SECTIONS for picture in section.pictures]
     assert len(images) == len(pictures)
     assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
     assert len(list((written.parent / "figures").glob("*.png"))) == len(pictures)
@@ -63,7 +64,7 @@ def test_the_numbers_are_those_of_the_runs_and_of_the_paper(written, reproduced)
 def test_every_figure_names_its_command_and_notes_are_texts(written):
     page = written.read_text()
     assert "<pre>python MNIST_net_matching.py --out_dir" in page
-    assert page.count("<details>") == sum(map(len, PICTURES.values())) + 1
+    assert page.count("<details>") == sum(len(section.pictures) for section in SECTIONS) + 1
     assert "<p>The chain is &lt;short&gt;.</p>\n<p>The net is small.</p>" in page
 
 
@@ -157,7 +158,7 @@ def test_a_browser_shows_it_without_complaint(browser, written, width):
     tab.on("request", lambda request: requests.append(request.url))
     tab.goto(written.as_uri())
     images = tab.eval_on_selector_all("img", "all => all.map(i => [i.complete, i.naturalWidth])")
-    assert len(images) == sum(map(len, PICTURES.values()))
+    assert len(images) == sum(len(section.pictures) for section in SECTIONS)
     assert all(complete and natural > 300 for complete, natural in images)
     assert complaints == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []

@@ -97,7 +97,7 @@ def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
     assert "Stopped. Go on with" in log.read_text()
     done = run_sweep(given)
     assert done.returncode == 0, done.stderr
-    assert f"Resuming {directory} from {{'epoch': {epoch}}}" in log.read_text()
+    assert f"Resuming {directory} after epoch {epoch}\n" in log.read_text()
     assert results(tmp_path)["runs"][0]["finished"]
 
 

@@ -9,7 +9,6 @@ import html
 import math
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from utils.claims import FAILS, HOLDS, PARTLY, UNKNOWN, Verdict, judge_all
 from utils.evaluation import COLUMNS, ROWS
 from utils.files import save_json, write_atomically
+from utils.pictures import SECTIONS, Picture, Section, read_images, write_images
 from utils.progress import duration
 from utils.results import Missing, Results, RunResult
 from utils.tables import (
@@ -44,13 +44,14 @@ ROW_NAMES = {
     "ece": "ECE ↓",
     "brier": "Brier ↓",
 }
-PLACES = {"findings": "Findings", "table1": "Table 1", "barriers": "Barriers and NoT",
-          "weights": "Weights", "pruning": "Pruning", "training": "Training", "checks": "Checks",
-          "chain": "Diagnostics of the chain", "runs": "Runs"}  # fmt: skip
-PRUNING = "Pruning"
-ANCHORS = {"Loss barriers and number of transpositions": "barriers",
-           "Weights: HMC, ensemble and variational inference": "weights", PRUNING: "pruning",
-           "Chains and training": "training"}  # fmt: skip
+PLACES = {
+    "findings": "Findings",
+    "table1": "Table 1",
+    **{section.anchor: section.short for section in SECTIONS},
+    "checks": "Checks",
+    "chain": "Diagnostics of the chain",
+    "runs": "Runs",
+}
 LARGEST_RHAT = 1.05  # that goes without saying
 LEGEND = (
     "<p class=soft>Agreement: share of test images to which both predictions give the same label. "
@@ -64,101 +65,13 @@ LONG_CELL = 60  # characters, from which on a cell may break into lines
 IN_PERCENT = ("sample_accuracy", "mean_accuracy")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a run, and what it shows."""
-
-    title: str
-    kind: str  # of the run
-    name: str  # of the file, without its suffix
-    caption: str
-
-
-PICTURES = {
-    "Loss barriers and number of transpositions": (
-        Picture(
-            "Figure 2: the loss between two networks over training",
-            "net_matching", "loss_along_line",
-            "Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
-            "network as it is (left), and rebased to the first by activation and by weight. White "
-            "lines join points of equal loss. A ridge in the middle is a loss barrier.",
-        ),
-        Picture(
-            "The barrier that each way of rebasin leaves",
-            "net_matching", "barriers",
-            "Test loss and error barriers over training, and NoT of the rebasin beside that of a "
-            "random permutation.",
-        ),
-        Picture(
-            "Figure 3, left: networks that start as permuted copies of each other",
-            "transpositions", "transpositions",
-            "NoT found by rebasin, weight distance and loss barrier after training, each against "
-            "the NoT planted at initialisation.",
-        ),
-        Picture(
-            "Figure 3, right: on the line between two networks",
-            "net_matching", "along_line",
-            "Weight distance and NoT of W_λ against W₀, before the first and after the last epoch.",
-        ),
-    ),
-    "Weights: HMC, ensemble and variational inference": (
-        Picture(
-            "Figure 4: means of weights", "eval", "weight_pairs_mean",
-            "μ of each weight by one method against another, before rebasin (top) and after it "
-            "(bottom), as densities. Weights of dead pixels are left out.",
-        ),
-        Picture(
-            "Figure 4: standard deviations of weights", "eval", "weight_pairs_std",
-            "The same of σ.",
-        ),
-        Picture(
-            "NoT along the chain", "eval", "transpositions_along_chain",
-            "NoT of the rebasin of each HMC sample to the first, beside the same rebasin of "
-            "networks drawn from the prior, and random permutations.",
-        ),
-    ),
-    PRUNING: (
-        Picture(
-            "Figure 5, left: σ before and after rebasin", "eval_pruning", "sigma_histograms",
-            "Histograms of σ over the weights. The prior's σ is 1.",
-        ),
-        Picture(
-            "Figure 5, right: accuracy of pruned networks", "eval_pruning", "pruning",
-            "Test accuracy when only the weights of lowest σ are kept and the others are zero, of "
-            "mean networks and of single ones; below, without the weights of dead pixels.",
-        ),
-        Picture(
-            "By other orders", "eval_pruning", "pruning_criteria",
-            "Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
-        ),
-    ),
-    "Chains and training": (
-        Picture(
-            "HMC: the chain", "HMC", "chain",
-            "Per transition: acceptance probability, NLL of the training images, and test accuracy "
-            "of the newest sample and of the average so far.",
-        ),
-        Picture(
-            "Ensemble: training", "ensemble", "training",
-            "Train loss of each member, and test accuracy of their average prediction, over "
-            "epochs.",
-        ),
-        Picture(
-            "VI: training", "VI", "training",
-            "The objective, −ELBO, with its two parts, and test accuracy of the one network at μ, "
-            "over epochs.",
-        ),
-    ),
-}  # fmt: skip
-
-
 def write_report(results: Results, directory: Path) -> Path:
     """report.html, numbers.json and the figures as files; the path of the first."""
     directory.mkdir(parents=True, exist_ok=True)
     verdicts = judge_all(results)
     save_json(directory / "numbers.json", numbers_of(results, verdicts))
-    images = _images(results)
-    _write_images(images, directory / "figures")
+    images = read_images(results)
+    write_images(images, directory / "figures")
     notes = directory / "notes.txt"
     text = page(results, verdicts, images, notes.read_text() if notes.exists() else "")
     path = directory / "report.html"
@@ -217,7 +130,7 @@ def page(
         _findings(verdicts),
         _notes(notes),
         _tables(results),
-        *(_pictures(title, results, images) for title in PICTURES),
+        *(_pictures(section, results, images) for section in SECTIONS),
         _evaluation(results),
         _chain(results),
         _runs(results),
@@ -374,9 +287,9 @@ def _score_table(table: dict, errors: dict, paper: dict, rows: Iterable[str]) ->
     return _html_table(head, body, escape=False)
 
 
-def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str:
-    parts, lacking = [f"<h2 id={ANCHORS[title]}>{title}</h2>"], []
-    for picture in PICTURES[title]:
+def _pictures(section: Section, results: Results, images: dict[Picture, bytes]) -> str:
+    parts, lacking = [f"<h2 id={section.anchor}>{section.title}</h2>"], []
+    for picture in section.pictures:
         run = results.runs[picture.kind]
         if picture not in images:
             lacking.append(f"{picture.title} ({run.directory.name})")
@@ -392,7 +305,7 @@ def _pictures(title: str, results: Results, images: dict[Picture, bytes]) -> str
         )
     if lacking:
         parts.append(f"<p>Not there yet: {_text('; '.join(lacking))}.</p>")
-    if title == PRUNING:
+    if section.anchor == "pruning":
         parts.append(_sparsity(results))
     return "\n".join(parts)
 
@@ -461,12 +374,13 @@ def _chain(results: Results) -> str:
     kept = [record for record in run.records("trace.jsonl") if not record["burnin"]]
     accepted = sum(record["accept_prob"] for record in kept) / len(kept)
     divergent = sum(record["divergent"] for record in kept)
-    state = "" if run.finished else ", so far"
+    so_far = "" if run.finished else " so far"
     return (
         "<h2 id=chain>Diagnostics of the chain</h2>\n"
-        f"<p>{found['chains']} chain(s) of {found['draws_per_chain']} samples{state}, sampled in "
-        f"{duration(3600 * found['hours'])}: {found['draws_per_chain'] / found['hours']:.0f} "
-        f"samples an hour. Acceptance {accepted:.2f}; {divergent} divergent transitions.</p>\n"
+        f"<p>Chains: {found['chains']}, of {found['draws_per_chain']} samples each{so_far}; "
+        f"sampled in {duration(3600 * found['hours'])}: "
+        f"{found['draws_per_chain'] / found['hours']:.0f} samples an hour. "
+        f"Acceptance {accepted:.2f}; {divergent} divergent transitions.</p>\n"
         + _html_table(head, body)
     )
 
@@ -511,36 +425,3 @@ def _html_table(head: Iterable[str], body: Iterable[list[str]], escape: bool = T
 
 def _text(value) -> str:
     return html.escape(str(value))
-
-
-# ---- figures
-
-
-def _images(results: Results) -> dict[Picture, bytes]:
-    """The pictures that runs have left so far, as compressed PNGs."""
-    images = {}
-    for picture in (picture for group in PICTURES.values() for picture in group):
-        try:
-            images[picture] = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
-        except Missing:
-            continue
-    return images
-
-
-def _compressed(path: Path) -> bytes:
-    """A PNG in 256 colours, a third of its size and to the eye the same."""
-    with Image.open(path) as image:
-        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        buffer = BytesIO()
-        small.save(buffer, format="png", optimize=True)
-        return buffer.getvalue()
-
-
-def _write_images(images: dict[Picture, bytes], directory: Path) -> None:
-    """As files, and none of what an earlier report had and this one has not."""
-    directory.mkdir(exist_ok=True)
-    named = {directory / f"{p.kind}_{p.name}.png": data for p, data in images.items()}
-    for path, data in named.items():
-        write_atomically(path, lambda file, data=data: file.write(data))
-    for left_over in set(directory.glob("*.png")) - named.keys():
-        left_over.unlink()

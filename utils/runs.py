@@ -50,6 +50,7 @@ import yaml
 
 WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")  # of whatever kind
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
+PROGRESS = ("run", "epoch", "iteration", "rebased")  # counters that tell how far a run has come
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
@@ -321,8 +322,10 @@ class Run:
             )
         self._metrics.truncate(header["metrics_bytes"])
         self._wandb.catch_up(self._records())
-        print(f"Resuming {self.directory} from {header['counters']}")
-        return header["counters"], arrays
+        counters = header["counters"]
+        done = ", ".join(f"{name} {counters[name]}" for name in PROGRESS if name in counters)
+        print(f"Resuming {self.directory} after {done}")
+        return counters, arrays
 
     # -- stopping and finishing
 

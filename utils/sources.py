@@ -255,7 +255,7 @@ def find_sources(config) -> Sources:
     for kind, path in paths.items():
         print(f"{kind:9} {path or 'left out'}")
     _warn_of_other_data(paths)
-    print(f"{len(hmc)} samples of HMC are used, {hmc.indices.shape[0]} chain(s).")
+    print(f"{len(hmc)} samples of HMC are used; chains: {hmc.indices.shape[0]}.")
     return Sources(hmc.network, hmc, others, vi, paths)
 
 
