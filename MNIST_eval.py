@@ -83,6 +83,7 @@ from utils.weight_study import (
     correlations,
     dead_weights,
     mixing,
+    prior_band,
     share_at_prior,
     weight_groups,
 )
@@ -109,7 +110,7 @@ class EvalConfig(Config):
     rank: int = option(250, "of the low-rank Gaussian, at most", minimum=1)
     num_blocks: int = option(20, "contiguous blocks of samples, or draws, to resample", minimum=2)
     num_bootstraps: int = option(200, "resamplings behind each standard error", minimum=2)
-    num_refits: int = option(10, "Gaussians refitted to resampled blocks of samples", minimum=2)
+    num_refits: int = option(40, "Gaussians refitted to resampled blocks of samples", minimum=2)
     refit_draws: int = option(20, "weights drawn from each of them", minimum=1)
     num_references: int = option(5, "samples that others are rebased to, one by one", minimum=1)
     study_samples: int = option(
@@ -154,7 +155,7 @@ class Setup:
 def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
-    data = load_dataset(config.dataset, config.data_dir).to(device)
+    data = load_dataset(config.dataset, config.data_dir, sources.num_train).to(device)
     check_network(sources.network, data, sources.paths["HMC"])
     run = open_run(config, KIND, device)
     if run.finished:
@@ -310,9 +311,9 @@ def score_all(
     config, data = setup.config, setup.data
     table = make_table(columns, data.test_labels)
     errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
-    num_blocks = len(fits["hmc_rebased"])
     refits = {name: (partial(refit_moments, blocks), len(blocks)) for name, blocks in fits.items()}
-    refits["hmc_low_rank"] = partial(refit_low_rank, low_rank, num_blocks), num_blocks
+    blocks = fits["hmc_rebased"]
+    refits["hmc_low_rank"] = partial(refit_low_rank, low_rank, blocks), len(blocks)
     for name, refit in refits.items():
         from_fit = refit_errors(
             setup.network, *refit, data.test_images, data.test_labels, columns[TRUTH].average(),
@@ -356,16 +357,17 @@ def diagnose(
     moments, sizes = merge_all(hmc.direct_blocks), hidden_sizes(setup.network)
     watched = {name: len(indices) for name, indices in setup.watched.items()}
     num_chains = sources.hmc.indices.shape[0]
+    mixed = {when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()}
+    effective = mixed["before"].get("dead pixels", {}).get("median_ess", 0.0)
+    band = prior_band(frames["before"]["hmc"], setup.groups, len(sources.hmc))
     halves = columns[TRUTH].halves()
     return {
         "sources": {kind: str(path) for kind, path in sources.paths.items()},
         "num_samples": len(sources.hmc),
-        "dead_pixels": check_dead_weights(moments, ~setup.alive),
-        "mixing": {
-            when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()
-        },
+        "dead_pixels": check_dead_weights(moments, ~setup.alive, effective),
+        "mixing": mixed,
         "at_prior": {
-            frame: share_at_prior(gaussians["hmc"], setup.groups, len(sources.hmc))
+            frame: share_at_prior(gaussians["hmc"], setup.groups, band)
             for frame, gaussians in frames.items()
         },
         "average_std": {
@@ -383,17 +385,20 @@ def diagnose(
             "agreement": agreement(*halves),
             "total_variation": total_variation(*halves),
         },
-        **study(setup, sources, hmc, columns),
+        **study(setup, sources, hmc, columns, frames["after"]),
     }
 
 
 def describe_rank(low_rank: LowRankGaussian, hmc: Aligned) -> dict:
     """How much of the samples' variance its rank lets the low-rank Gaussian keep."""
     whole = merge_all(hmc.rebased_blocks).variance().sum().item()
-    return {"rank": len(low_rank.factor), "variance_kept": low_rank.variance() / whole}
+    kept = low_rank.variance() / whole if whole else 1.0  # of copies of one network
+    return {"rank": len(low_rank.factor), "variance_kept": kept}
 
 
-def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column]) -> dict:
+def study(
+    setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], rebased: dict
+) -> dict:
     """Other references, and the prior as a null, on some of the samples and images."""
     config, data, device = setup.config, setup.data, setup.run.device
     setting = Setting(
@@ -402,11 +407,11 @@ def study(setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Colum
     )  # fmt: skip
     positions = spaced_positions(len(sources.hmc), config.num_references)
     references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
-    chosen = spaced_beside(positions, len(sources.hmc), config.study_samples)
+    chosen = spaced_beside(positions, hmc.watched()["before"], config.study_samples)
     samples = [sources.hmc[position].to(device) for position in chosen]
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
         rows = study_references(setting, samples, references, bar.update)
-        null = study_prior(setting, hmc.reference, len(samples))
+        null = study_prior(setting, hmc.reference, rebased, len(samples))
         bar.update()
     return {
         "study_samples": len(samples),

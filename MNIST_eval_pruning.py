@@ -4,10 +4,11 @@
     python MNIST_eval_pruning.py --eval runs/default/eval-MNIST-paper
 
 The mean network of every method keeps X % of its weights, those with the lowest σ (and, for
-comparison, the largest |μ|, the largest |μ|/σ, and random ones), and has zeros elsewhere; a
-single HMC sample and a single ensemble member are pruned by the same masks. "alive" is everything
-once more among the weights that do not come from dead pixels, those that are zero in all training
-images: these follow the prior, and no accuracy is lost with them, so they stay as they are.
+comparison, the largest |μ|, the largest |μ|/σ, and random ones, ten times), and has zeros
+elsewhere; a single HMC sample and a single ensemble member are pruned by the same masks. "alive"
+is everything once more among the weights that do not come from dead pixels, those that are zero in
+all training images: these follow the prior, and no accuracy is lost with them, so they stay as
+they are.
 
 Leaves in its run directory pruning.json (curves, and the sparsity each reaches at 1 % and 5 % of
 lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their figures.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 from utils import compact_figures
 from utils.compute import choose_device
-from utils.config import Config, option
+from utils.config import Config, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.predict import class_probabilities
 from utils.progress import announce, progress_bar
@@ -34,7 +35,7 @@ from utils.pruning import (
 )
 from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, WeightSpace, locate, open_weight_space
+from utils.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
 from utils.tables import print_table, sparsity_table
 
 import numpy as np
@@ -57,7 +58,7 @@ class Pruning:
     by: str  # the method whose Gaussian gives the order
     criterion: str  # one of those of utils.pruning.orders
     weights: Tensor  # [d]
-    order: Tensor
+    orders: list[Tensor]  # one, or several whose curves are averaged
 
     @property
     def name(self) -> str:
@@ -66,6 +67,8 @@ class Pruning:
 
 def main(config: PruningConfig) -> None:
     device = choose_device(config.device)
+    if config.eval == NONE:
+        raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, "eval", config.eval)
     space = open_weight_space(source, device)
     print(f"Posteriors of {source}")
@@ -74,7 +77,7 @@ def main(config: PruningConfig) -> None:
     if run.finished:
         return
     prunings = list_prunings(space, config.seed)
-    announce_work(run, space, data, 2 * len(KEPT_PERCENT) * len(prunings))
+    announce_work(run, space, data, count_networks(prunings))
     save_histograms(run, space)
     results = {
         "source": str(source),
@@ -91,16 +94,21 @@ def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
     prunings = []
     gaussians = space.gaussians["after"]
     for by, gaussian in gaussians.items():
-        for criterion, order in orders(gaussian, generator(seed, "random_order")).items():
-            prunings.append(Pruning(f"{by} mean", by, criterion, gaussian.mean, order))
+        for criterion, found in orders(gaussian, generator(seed, "random_order")).items():
+            prunings.append(Pruning(f"{by} mean", by, criterion, gaussian.mean, found))
     for by, gaussian in gaussians.items():
-        order = by_std(gaussian.std)
+        order = [by_std(gaussian.std)]
         if "ensemble" in gaussians and by != "ensemble":
             mean = gaussians["ensemble"].mean
             prunings.append(Pruning("ensemble mean", by, "std", mean, order))
         for method, single in space.singles.items():
             prunings.append(Pruning(f"{method} single", by, "std", single, order))
     return prunings
+
+
+def count_networks(prunings: list[Pruning]) -> int:
+    """All and alive weights, all shares, all orders."""
+    return 2 * len(KEPT_PERCENT) * sum(len(pruning.orders) for pruning in prunings)
 
 
 def announce_work(run: Run, space: WeightSpace, data: Dataset, count: int) -> None:
@@ -129,19 +137,25 @@ def measure(
     """{"curves": {"all" or "alive": {pruning: its curve and sparsities}}}"""
     curves: dict[str, dict[str, dict]] = {"all": {}, "alive": {}}
     images, labels = data.test_images, data.test_labels
-    total = 2 * len(KEPT_PERCENT) * len(prunings)
-    with progress_bar(total, "pruning", unit="network") as bar:
+    with progress_bar(count_networks(prunings), "pruning", unit="network") as bar:
         for pruning in prunings:
-            alive = without(pruning.order, ~space.alive)
-            for part, order in (("all", pruning.order), ("alive", alive)):
-                curve = accuracy_curve(
-                    space.network, pruning.weights, order, images, labels, bar.update
-                )
+            alive = [without(order, ~space.alive) for order in pruning.orders]
+            for part, chosen in (("all", pruning.orders), ("alive", alive)):
+                found = [
+                    accuracy_curve(
+                        space.network, pruning.weights, order, images, labels, bar.update
+                    )
+                    for order in chosen
+                ]
+                curve = np.mean(found, axis=0).tolist()
                 curves[part][pruning.name] = {
                     "network": pruning.network, "by": pruning.by, "criterion": pruning.criterion,
                     "accuracy": curve,
                     "sparsity": {str(loss): sparsity_at(curve, loss) for loss in LOSSES},
                 }  # fmt: skip
+                if len(found) > 1:
+                    spread = np.std(found, axis=0, ddof=1).tolist()
+                    curves[part][pruning.name]["deviation"] = spread
                 log_curve(run, f"{part}_{pruning.name}", curve)
     return {"curves": curves}
 

@@ -2,6 +2,12 @@
 
     python benchmarks/hmc.py [--data_dir DIR] [--samples FILE.npy] [--no-peers] [--no-scaling]
 
+Effective samples per hour are those of the finished runs in the batch that --samples is of; for
+the trajectory of the paper's chain, which takes days, from a start that is near its posterior:
+
+    python MNIST_HMC.py --config_name test3.2 --run_name anchored \\
+        --start anchored --num_burnin 20 --num_samples 100
+
 Everything starts from one state: the last of `--samples`, by default of the laptop run if there
 is one, and otherwise one that a short burn-in reaches (minutes). The peers are PyTorch's autograd
 over the whole batch, and blackjax on JAX in an environment of its own (requirements-peers.txt).
@@ -27,6 +33,7 @@ from utils.hmc import kinetic_energy, leapfrog, transition
 from utils.mlp import Network, logits
 from utils.posterior import CHUNK_ROWS, Posterior
 from utils.seeding import generator
+from utils.sources import open_samples
 
 import numpy as np
 import torch
@@ -56,7 +63,7 @@ def main() -> None:
         peer = Blackjax(problem) if options.peers else None
         compare_steps(data, state, momentum, peer, options.repeats)
         compare_ranks(problem, options.repeats)
-    compare_trajectories(data, state, options.samples.with_name("summary.json"))
+    compare_trajectories(data, state, options.samples.parent.parent)
     if options.scaling:
         compare_sizes(data)
 
@@ -74,7 +81,7 @@ def read_options() -> argparse.Namespace:
 def stationary_state(data: Dataset, samples: Path) -> Tensor:
     """Weights as the posterior has them [d]."""
     if samples.exists():
-        return torch.from_numpy(np.load(samples, mmap_mode="r")[-1].copy())
+        return open_samples(samples)[-1]
     print(f"There is no {samples}: burning in for some minutes")
     return near_posterior(NETWORK, data, epochs=8, lengths=(0.1, 0.2, 0.4, 0.8))
 
@@ -265,22 +272,27 @@ def compare_ranks(problem: Path, repeats: int) -> None:
         )  # fmt: skip
 
 
-def compare_trajectories(data: Dataset, state: Tensor, summary: Path) -> None:
-    """A whole transition of each config, energies and all; and what a finished run came to."""
+def compare_trajectories(data: Dataset, state: Tensor, batch: Path) -> None:
+    """A whole transition of each config, energies and all; and what finished runs came to."""
     target = Posterior(NETWORK, data.train_images, data.train_labels)
     ways = {
         "test3.2: 500 steps of 0.001": lambda: transition(target, state, 0.001, 500, 0),
         "laptop: 1309 steps of 0.0012": lambda: transition(target, state, STEP_SIZE, 1309, 0),
     }
-    notes = []
-    if summary.exists():
-        groups = json.loads(summary.read_text())["diagnostics"].items()
-        found = (
-            f"{name} {group['median_ess_bulk_per_hour']:.0f}" for name, group in groups if group
-        )
-        notes = [f"Median effective samples per hour of the laptop run: {', '.join(found)}."]
     seconds = harness.fastest(ways, repeats=1)
+    notes = [effective_note(path.parent) for path in sorted(batch.glob("HMC-MNIST-*/DONE"))]
     harness.record("A sample", "sample", seconds, next(iter(ways)), notes)
+
+
+def effective_note(run: Path) -> str:
+    """Effective samples per hour that a finished run's diagnostics tell."""
+    summary = json.loads((run / "summary.json").read_text())
+    found = ", ".join(
+        f"{name} {group['median_ess_bulk_per_hour']:.0f}"
+        for name, group in summary["diagnostics"].items()
+        if group
+    )
+    return f"Median effective samples per hour of {run.name}: {found}."
 
 
 def compare_sizes(data: Dataset) -> None:

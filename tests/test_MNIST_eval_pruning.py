@@ -6,9 +6,11 @@ import re
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data import load_dataset
+from utils.seeding import generator
 
 import numpy as np
 import pytest
+import torch
 
 METHODS = ("hmc", "ensemble", "vi")
 PERCENT = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1]
@@ -40,7 +42,8 @@ def test_curves_and_histograms(run, source, data_dir):
     data = load_dataset("MNIST", data_dir)
     alive = space["alive"]
     assert results["kept_percent"] == PERCENT
-    assert results["weights"] == {"all": 7960, "alive": 7290}
+    dead = ~load_dataset("MNIST", data_dir, 300).train_images.any(0)  # of the images HMC has seen
+    assert results["weights"] == {"all": 7960, "alive": 7960 - 10 * int(dead.sum())}
     curves = results["curves"]
     assert curves["all"].keys() == curves["alive"].keys()
     by_std = {name for name in curves["all"] if ", std of" in name}
@@ -65,7 +68,7 @@ def test_curves_and_histograms(run, source, data_dir):
     # every curve of a network begins at the same accuracy: none starts from a pruned one
     for curve in [*curves["all"].values(), *curves["alive"].values()]:
         same = [c for c in curves["all"].values() if c["network"] == curve["network"]]
-        assert {c["accuracy"][0] for c in same} == {curve["accuracy"][0]}
+        assert [c["accuracy"][0] for c in same] == pytest.approx([curve["accuracy"][0]] * len(same))
     histograms = np.load(run / "sigma_histograms.npz")
     counts = histograms["hmc_after_alive"]
     exact = np.histogram(np.log10(space["hmc_after_std"][alive].astype(float)), histograms["edges"])
@@ -81,6 +84,26 @@ def test_curves_and_histograms(run, source, data_dir):
     accuracies = curves["alive"]["vi mean, std of vi"]["accuracy"]
     assert drawn == list(zip(PERCENT, accuracies, strict=True))
     assert told.images.keys() == {"pruning", "pruning_criteria", "sigma_histograms"}
+
+
+def test_chance_is_the_average_of_ten_orders(run, source, data_dir):
+    curves = json.loads((run / "pruning.json").read_text())["curves"]
+    space, data = np.load(source / "weight_space.npz"), load_dataset("MNIST", data_dir)
+    random, accuracies = generator(0, "random_order"), []
+    for _ in range(10):
+        pruned, order = space["hmc_after_mean"].copy(), torch.randperm(7960, generator=random)
+        pruned[order[3980:]] = 0
+        accuracies.append(accuracy(pruned, data))
+    chance = curves["all"]["hmc mean, random of hmc"]
+    assert chance["accuracy"][5] == pytest.approx(np.mean(accuracies), abs=5e-4)
+    assert chance["deviation"][5] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
+    assert "deviation" not in curves["all"]["hmc mean, std of hmc"]
+
+
+def test_none_is_no_evaluation(script):
+    ended = script("MNIST_eval_pruning", "--config_name", "quick", "--eval", "none")
+    assert ended.returncode == 2
+    assert "leave --eval out" in ended.stderr
 
 
 def test_without_an_evaluation_the_command_is_named(script):

@@ -195,12 +195,14 @@ def test_weights_compare(tmp_path, mean, std, mark):
     """0.2 is there before rebasin, and another 0.05 is what alignment brings to noise."""
     frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
-    null = {"mean_with_reference": 0.05}
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}}
     write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
     mark_found, evidence = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
-    assert f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f}. Alignment" in evidence
-    assert evidence.endswith("networks from the prior, brings μ to +0.05.")
+    assert (
+        f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "
+        "+0.05)." in evidence
+    )
 
 
 @pytest.mark.parametrize(("chain", "apart", "mark"), [
@@ -222,8 +224,12 @@ def test_transpositions_tell_nothing_where_chance_has_as_many(tmp_path):
     assert claims.transpositions_tell(dynamics(tmp_path, **apart))[0] == FAILS
 
 
-@pytest.mark.parametrize(("reached", "mark"), [(0.8, HOLDS), (0.6, PARTLY), (0.5, FAILS)])
-def test_hmc_std_prunes(tmp_path, reached, mark):
+@pytest.mark.parametrize(
+    ("reached", "accurate", "mark"),
+    [(0.8, 0.5, HOLDS), (0.6, 0.57, PARTLY), (0.6, 0.55, FAILS), (0.5, 0.45, FAILS)],
+)
+def test_hmc_std_prunes(tmp_path, reached, accurate, mark):
+    """Chance has an accuracy of 0.50 ± 0.02 where half of the weights are kept."""
     orders = {"std of hmc": reached, "random of ensemble": 0.5, "std of ensemble": 0.1,
               "abs_mean of ensemble": 0.9}  # fmt: skip
     curves = {
@@ -231,10 +237,16 @@ def test_hmc_std_prunes(tmp_path, reached, mark):
                for name, share in orders.items()}
         for part, scale in (("all", 1), ("alive", 0))
     }  # fmt: skip
-    write(tmp_path, "eval_pruning", "pruning.json", {"curves": curves})
+    curves["all"]["ensemble mean, std of hmc"]["accuracy"] = [0.9, accurate, 0.1]
+    chance = {"accuracy": [0.9, 0.5, 0.2], "deviation": [0, 0.02, 0.02]}
+    curves["all"]["ensemble mean, random of ensemble"] |= chance
+    pruning = {"curves": curves, "kept_percent": [100, 50, 1]}
+    write(tmp_path, "eval_pruning", "pruning.json", pruning)
     found, evidence = claims.hmc_std_prunes(results_of(tmp_path))
     assert found == mark
     assert f"by HMC's σ {100 * reached:.0f} % (0 %), chance 50 % (0 %), its own σ 10 %" in evidence
+    if mark == PARTLY:
+        assert "with 50 % of the weights kept: 57.0 % accurate, chance 50.0 ± 2.0 %" in evidence
 
 
 def test_what_is_not_finite_is_not_measured(tmp_path):
@@ -242,7 +254,7 @@ def test_what_is_not_finite_is_not_measured(tmp_path):
     write(tmp_path, "eval", "table1.json", cells)
     write(tmp_path, "eval", "table1_errors.json", cells)
     found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
-    null = {"mean_with_reference": 0.05}
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}}
     write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
     for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
         with pytest.raises(Missing):

@@ -7,11 +7,12 @@ from utils.compact import (
     block_of,
     fit_blocks,
     load_compact,
+    load_low_rank,
     merge_all,
     no_moments,
 )
 from utils.config import UserError
-from utils.matching import make_matcher
+from utils.matching import make_matcher, rebase_all
 from utils.mlp import Network, initial_weights, logits
 from utils.permutation import num_transpositions, permute_weights
 from utils.vi import GaussianPosterior
@@ -175,6 +176,24 @@ def test_samples_of_a_plane_need_no_more_rank_than_it_has():
     np.testing.assert_allclose(covariance(fit.gaussian()), np.cov(samples.numpy().T), atol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 64])
+def test_samples_vary_along_one_direction_less_than_there_are(chunk):
+    fit = LowRankFit(rank=30, chunk=chunk)
+    for weights in 10 + vectors(16, 40):
+        fit.add(weights)
+    assert fit.gaussian().factor.shape == (15, 40)
+
+
+def test_copies_of_one_network_vary_along_no_direction():
+    fit = LowRankFit(rank=3, chunk=2)
+    for _ in range(5):
+        fit.add(vectors(1, 40)[0])
+    found = fit.gaussian()
+    assert found.variance() == 0
+    assert all(torch.equal(draw, found.mean) for draw in found.draw(2, random(3)))
+    assert torch.equal(found.resampled(torch.tensor([2, 0, 1, 1, 1])).mean, found.mean)
+
+
 def test_too_little_rank_keeps_the_leading_directions():
     samples = vectors(30, 40) * torch.linspace(0.1, 3, 40)
     fit = LowRankFit(rank=6)
@@ -211,6 +230,44 @@ def test_low_rank_gaussian_knows_its_samples_and_is_fitted_again_to_some(chunk):
     refitted = found.resampled(counts)
     np.testing.assert_allclose(refitted.mean, chosen.mean(0), rtol=1e-5)
     np.testing.assert_allclose(covariance(refitted), np.cov(chosen.numpy().T), atol=3e-5)
+
+
+def test_a_low_rank_gaussian_is_permuted_as_a_whole_and_saved(tmp_path):
+    network = Network((5, 4, 2))
+    permutation = [torch.tensor([2, 0, 3, 1])]
+    samples = vectors(6, network.num_weights)
+    fits = LowRankFit(rank=9), LowRankFit(rank=9)
+    for weights in samples:
+        fits[0].add(weights)
+        fits[1].add(permute_weights(network, weights, permutation))
+    moved, expected = fits[0].gaussian().permuted(network, permutation), fits[1].gaussian()
+    torch.testing.assert_close(moved.mean, expected.mean)
+    np.testing.assert_allclose(covariance(moved), covariance(expected), atol=1e-5)
+    moved.save(tmp_path / "low_rank.npz")
+    loaded = load_low_rank(tmp_path / "low_rank.npz")
+    assert torch.equal(loaded.mean, moved.mean)
+    assert torch.equal(loaded.factor, moved.factor)
+
+
+def test_draws_of_vi_are_samples_too():
+    """q_r of a Gaussian's permuted draws has its moments, where activations tell units apart."""
+    network, inputs = Network((6, 5, 3)), torch.rand(200, 6, generator=random(8))
+    posterior = GaussianPosterior(vectors(1, network.num_weights)[0], torch.full((53,), 0.05))
+    draws = list(posterior.draw(400, random(9)))
+    matcher = make_matcher("activation", network, posterior.mean, inputs)
+    shuffled = (
+        permute_weights(network, weights, random_permutation_of(network, k))
+        for k, weights in enumerate(draws)
+    )
+    rebased = (moved.weights for moved in rebase_all(network, shuffled, matcher))
+    q_r = fit_blocks(rebased, 400)[0].gaussian()
+    # the mean of 400 draws is good to 0.05 / 20; 53 weights within 5 of that
+    np.testing.assert_allclose(q_r.mean, posterior.mean, atol=0.0125)
+    np.testing.assert_allclose(q_r.std, 0.05, rtol=0.2)
+
+
+def random_permutation_of(network: Network, seed: int) -> list[torch.Tensor]:
+    return [torch.randperm(size, generator=random(seed)) for size in network.sizes[1:-1]]
 
 
 # ---- files

@@ -52,6 +52,27 @@ def test_weight_pairs(tmp_path, there, part):
         assert axis.get_title().endswith("correlation 1.000") == after
 
 
+def test_densities_lie_where_the_weights_do(tmp_path):
+    """HMC's μ on the x axis are about 1 or 3, VI's on the y axis are 10 where HMC's are 1."""
+    first = np.repeat([1.0, 3.0], 50)
+    arrays = {f"hmc_{frame}_mean": first for frame in ("before", "after")}
+    arrays |= {f"vi_{frame}_mean": 13 - 3 * first for frame in ("before", "after")}
+    np.savez(tmp_path / "weight_space.npz", alive=np.ones(100, bool), **arrays)
+    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "mean")
+    shown = figure.axes[0].collections[0].get_array().filled(0)  # [y, x]
+    assert shown[60:, :60].max() == 1  # μ of HMC 1, of VI 10: above, to the left
+    assert shown[:60, :60].max() == 0
+
+
+def test_no_deviation_is_shown_as_the_smallest(tmp_path):
+    std = np.concatenate([np.zeros(50), np.geomspace(1e-3, 1, 50)])
+    arrays = {f"{m}_{frame}_std": std for m in ("hmc", "vi") for frame in ("before", "after")}
+    np.savez(tmp_path / "weight_space.npz", alive=np.ones(100, bool), **arrays)
+    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "std")
+    shown = figure.axes[0].collections[0].get_array().filled(0)
+    assert shown[:20, :20].max() == 1  # half of all weights
+
+
 @pytest.mark.parametrize("largest", [1.05, 9, 11, 20, 90, 110, 1e5])
 def test_tick_labels_of_sigma_keep_off_each_other(tmp_path, largest):
     alive = np.ones(500, bool)
@@ -119,6 +140,8 @@ def pruning(there, tmp_path):
                 "network": network, "by": by, "criterion": criterion,
                 "accuracy": [0.9, 0.8, 0.5, 0.02 * k - less],
             }  # fmt: skip
+            if criterion == "random":
+                curves[part][f"{network}, {criterion} of {by}"]["deviation"] = [0, 0.1, 0.2, 0.01]
     path = tmp_path / "pruning.json"
     path.write_text(json.dumps({"kept_percent": PERCENT, "curves": curves}))
     return path
@@ -148,3 +171,7 @@ def test_criteria(pruning, there):
     labels = [line.get_label() for line in first.lines]
     assert labels == ["lowest σ", "largest |μ|", "largest |μ|/σ", "chance"]
     assert [line.get_ydata()[-1] for line in first.lines] == pytest.approx([0, 2, 4, 6])
+    (band,) = first.collections  # chance ± its deviation
+    (path,) = band.get_paths()
+    ends = {tuple(point) for point in path.vertices.round(6).tolist()}
+    assert {(50, 70), (50, 90), (10, 30), (10, 70), (1, 5), (1, 7)} <= ends

@@ -126,16 +126,15 @@ def test_refits_of_blocks_that_are_alike_have_no_error_and_of_others_do():
     assert errors["total_variation"] > 1e-3
 
 
-def test_one_mean_network_has_one_error_whichever_covariance_is_fitted_around_it():
+@pytest.mark.parametrize("rank", [30, 3])
+def test_one_mean_network_has_one_error_whichever_covariance_is_fitted_around_it(rank):
     inputs = torch.rand(50, 6, generator=random(1))
     samples = 2 * torch.randn(22, NETWORK.num_weights, generator=random())
-    low_rank = LowRankFit(rank=30, chunk=4)
+    low_rank = LowRankFit(rank, chunk=4)
     for weights in samples:
         low_rank.add(weights)
-    fits = (
-        partial(refit_moments, fit_blocks(samples, 22, 5)),
-        partial(refit_low_rank, low_rank.gaussian(), 5),
-    )
+    blocks = fit_blocks(samples, 22, 5)
+    fits = (partial(refit_moments, blocks), partial(refit_low_rank, low_rank.gaussian(), blocks))
     mean_field, joint = (errors_of_refits(fit, inputs) for fit in fits)
     assert joint["mean_accuracy"] == mean_field["mean_accuracy"] > 0.01
     assert joint["total_variation"] > 1e-3

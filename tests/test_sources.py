@@ -111,8 +111,12 @@ def test_as_in_the_paper_samples_are_500_to_9899(tmp_path):
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (np.zeros((3, 5)), r"has the shape \[3, 5\]"),
-        (np.zeros(23), r"has the shape \[23\]"),
+        (np.zeros((3, 5)), r"of the shape \[3, 5\]"),
+        (np.zeros(23), r"of the shape \[23\]"),
+        (
+            np.full((3, 23), "1.5"),
+            r"has <U3 of the shape \[3, 23\]: .* needs numbers \[samples, 23\]",
+        ),
     ],
 )
 def test_samples_of_another_shape_are_refused(tmp_path, array, sentence):
@@ -120,6 +124,27 @@ def test_samples_of_another_shape_are_refused(tmp_path, array, sentence):
     np.save(tmp_path / "a" / "samples.npy", array)
     with pytest.raises(UserError, match=sentence):
         open_samples(tmp_path / "a")
+
+
+def test_samples_that_are_not_finite_are_named(tmp_path):
+    make_samples(tmp_path / "a", 5)
+    array = np.load(tmp_path / "a" / "samples.npy")
+    array[3, -1] = np.nan
+    np.save(tmp_path / "a" / "samples.npy", array)
+    found = open_samples(tmp_path / "a", discard=0.4)  # of samples 2 to 4
+    assert len(found[0]) == 23
+    with pytest.raises(UserError, match=r"Sample 3 of .* has NaN or infinite weights"):
+        found[1]
+
+
+def test_archives_and_damaged_layouts_are_refused(tmp_path):
+    two = make_samples(tmp_path / "a", 4, num_chains=2)
+    (two / "chains.json").write_text('{"num_chains": 2, "stored_per_chain": "2"}')
+    with pytest.raises(UserError, match="needs a whole number stored_per_chain, and not '2'"):
+        open_samples(two)
+    np.savez(two / "samples.npz", samples=np.zeros((3, 23)))
+    with pytest.raises(UserError, match="Cannot read the samples"):
+        open_samples(two / "samples.npz")
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -1,6 +1,6 @@
 """Lines of text for numbers that are there, and for those that are not."""
 
-from utils.tables import number, reference_rows, summary_lines, table_rows
+from utils.tables import REFERENCE_HEADINGS, number, reference_rows, summary_lines, table_rows
 
 import pytest
 
@@ -29,10 +29,26 @@ def test_findings_in_lines():
     lines = summary_lines(DIAGNOSTICS)
     assert lines[0].startswith("Dead pixels: none in these images")
     assert lines[1] == "Weights before rebasin, W1: median R-hat –, median ESS 12"
-    assert "50.0 % of these weights have the prior's σ (0.900 to 1.100" in lines[3]
+    assert "50.0 % of these weights have a σ that can be the prior's (0.900 to 1" in lines[3]
     assert "NoT of HMC samples to the first: 7.0 on average" in lines[4]
     assert "rank 3 and 87.5 %" in lines[5]
     assert "agree on 0.9500 of the images, TV 0.0625" in lines[6]
+
+
+@pytest.mark.parametrize(
+    ("passed", "told"),
+    [
+        (True, "(0.9900 expected of 50 effective samples): as the prior has it."),
+        (False, "(0.9900 expected of 50 effective samples): NOT the prior's: look at the sampler."),
+        (None, "; too few effective samples to hold them against the prior."),
+    ],
+)
+def test_dead_pixels_in_a_line(passed, told):
+    check = {"weights": 670, "mean_square": 1.001, "standard_error": 0.002, "std": 0.98,
+             "std_expected": 0.99, "effective_samples": 50.2, "passed": passed}  # fmt: skip
+    line = summary_lines(DIAGNOSTICS | {"dead_pixels": check})[0]
+    measured = "Dead pixels' 670 weights: mean square 1.0010 ± 0.0020, average σ 0.9800"
+    assert line == measured + (told if passed is None else f" {told}")
 
 
 def test_cells_have_errors_and_the_papers_value():
@@ -49,5 +65,6 @@ def test_references_and_the_null_in_rows():
     scores = dict.fromkeys(("agreement", "total_variation", "sample_accuracy", "mean_accuracy"), 1)
     row = scores | {"average_std": 0.5, "average_transpositions": 7, "mean_with_reference": None}
     rows = reference_rows({"references": {"sample 3": row}, "prior_networks": row})
-    assert rows[0] == ["sample 3", *["1.0000"] * 4, "0.5000", "–", "–", "–", "7.0"]
+    assert rows[0] == ["sample 3", *["1.0000"] * 4, "0.5000", "–", "–", "–", "–", "7.0"]
+    assert len(REFERENCE_HEADINGS) == len(rows[0])
     assert rows[1][0] == "networks from the prior"

@@ -1,9 +1,10 @@
 """One Gaussian per weight, from posterior samples: q_d of samples as they are, q_r of rebased ones.
 
-Everything is fitted in one pass over a stream, in memory that does not grow with it. `Moments` of
-contiguous blocks of the stream are kept, because merged they are those of the whole, and
-resampled they tell how uncertain a fit is (block bootstrap). `LowRank` also keeps how weights
-vary together, as far as its rank allows.
+Everything is fitted in one pass over a stream, in memory that does not grow with it (but for the
+`rank` coordinates of a sample by which the low-rank fit knows it again). `Moments` of contiguous
+blocks of the stream are kept, because merged they are those of the whole, and resampled they tell
+how uncertain a fit is (block bootstrap). `LowRank` also keeps how weights vary together, as far as
+its rank allows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.files import save_arrays
-from utils.permutation import Permutation, layer_transpositions
+from utils.mlp import Network
+from utils.permutation import Permutation, layer_transpositions, permute_weights
 from utils.vi import GaussianPosterior
 
 import numpy as np
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 COLUMNS_AT_A_TIME = 32768  # of a Gram matrix's factors, that are in float64 at once
+ROUNDING = 1e-10  # share of the largest variance below which a direction is float32's rounding
 
 
 # ---- independent weights
@@ -112,6 +115,15 @@ class LowRankGaussian:
             noise = torch.randn(len(self.factor), generator=generator).to(self.mean.device)
             yield self.mean + noise @ self.factor
 
+    def permuted(self, network: Network, permutation: Permutation) -> "LowRankGaussian":
+        """The same as a whole, with the hidden units in their new places."""
+        moved = [permute_weights(network, rows, permutation) for rows in (self.mean, self.factor)]
+        return LowRankGaussian(*moved, self.coordinates)
+
+    def save(self, path: Path) -> None:
+        """mean [d], factor [rank, d]"""
+        save_arrays(path, mean=self.mean, factor=self.factor)
+
     def resampled(self, counts: Tensor) -> "LowRankGaussian":
         """Fitted to the same samples once more, each as often as `counts` [K] says.
 
@@ -188,8 +200,9 @@ def _leading_directions(rows: Tensor, rank: int) -> Tensor:
     """At most `rank` orthonormal columns V that keep most of rowsᵀ rows in (Vᵀ rows)ᵀ Vᵀ rows."""
     parts = rows.split(COLUMNS_AT_A_TIME, dim=1)
     gram = sum(part.double() @ part.double().T for part in parts)
-    _, vectors = torch.linalg.eigh(gram)
-    return vectors.flip(1)[:, :rank]
+    values, vectors = torch.linalg.eigh(gram)
+    some = values > ROUNDING * values[-1]  # K samples vary along K − 1 directions
+    return vectors[:, some].flip(1)[:, :rank]
 
 
 # ---- files
@@ -216,6 +229,11 @@ class Compact:
             transpositions=np.array([layer_transpositions(p) for p in self.permutations]),
             reference=self.reference,
         )
+
+
+def load_low_rank(path: Path) -> LowRankGaussian:
+    with np.load(path) as archive:
+        return LowRankGaussian(*(torch.from_numpy(archive[name]) for name in ("mean", "factor")))
 
 
 def load_compact(path: Path, hidden_sizes: tuple[int, ...]) -> Compact:

@@ -33,7 +33,8 @@ def weight_pairs(source: Path, part: str) -> Figure:
     figure, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
-            frame: [results[f"{name}_{frame}_{part}"][alive] for name in pair] for frame in FRAMES
+            frame: [_shown(results[f"{name}_{frame}_{part}"][alive], part) for name in pair]
+            for frame in FRAMES
         }
         together = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
         bins = [_bins(every, part) for every in together]
@@ -59,9 +60,12 @@ def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
     return axis.pcolormesh(*bins, shares, norm=LogNorm(1e-4, 1), cmap="viridis", rasterized=True)
 
 
+def _shown(values: np.ndarray, part: str) -> np.ndarray:
+    return np.maximum(values, SMALLEST_STD) if part == "std" else values
+
+
 def _bins(values: np.ndarray, part: str) -> np.ndarray:
     """Edges of bins that hold all but the outermost weights, with some room."""
-    values = np.maximum(values, SMALLEST_STD) if part == "std" else values
     low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
     logarithmic = _scale(np.array([low, high]), part) == "log"
     ends = np.log10([low, high]) if logarithmic else np.array([low, high])
@@ -194,6 +198,10 @@ def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dic
     percent = 100 * np.array(curve["accuracy"])
     look = {"markersize": 3, "linewidth": 1} | look
     axis.plot(results["kept_percent"], percent, label=label, **look)
+    if "deviation" in curve:
+        spread = 100 * np.array(curve["deviation"])
+        kept, ends = results["kept_percent"], (percent - spread, percent + spread)
+        axis.fill_between(kept, *ends, color=look["color"], alpha=0.25, linewidth=0)
 
 
 def _kept_axis(axis: Axes, title: str) -> None:

@@ -1,7 +1,7 @@
 """The columns of Table 1: predictions, their scores, and how uncertain the scores are."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from utils.compact import LowRankGaussian, Moments, block_of, merge_all
 from utils.metrics import (
@@ -177,13 +177,17 @@ def refit_moments(blocks: list[Moments], chosen: list[int]) -> GaussianPosterior
 
 
 def refit_low_rank(
-    low_rank: LowRankGaussian, num_blocks: int, chosen: list[int]
+    low_rank: LowRankGaussian, blocks: list[Moments], chosen: list[int]
 ) -> LowRankGaussian:
-    """The low-rank Gaussian of some blocks of its samples."""
+    """The low-rank Gaussian of some blocks of its samples.
+
+    Its mean is the blocks': a rank that is too small leaves out some ways in which it can move.
+    """
     num_samples = len(low_rank.coordinates)
-    blocks = [block_of(position, num_samples, num_blocks) for position in range(num_samples)]
-    times = torch.tensor(chosen).bincount(minlength=num_blocks)
-    return low_rank.resampled(times[blocks].to(low_rank.mean.device))
+    owners = [block_of(position, num_samples, len(blocks)) for position in range(num_samples)]
+    times = torch.tensor(chosen).bincount(minlength=len(blocks))
+    refitted = low_rank.resampled(times[owners].to(low_rank.mean.device))
+    return replace(refitted, mean=refit_moments(blocks, chosen).mean)
 
 
 def add_errors(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:

@@ -70,7 +70,7 @@ def save_compact(
     to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
     for name, aligned in others.items():
         aligned.compact().save(run.path(f"compact_{name}_rebased.npz"))
-    run.save_arrays("low_rank.npz", mean=low_rank.mean, factor=low_rank.factor)
+    low_rank.save(run.path("low_rank.npz"))
 
 
 def save_predictions(run: Run, columns: dict[str, Column], labels: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Pruning networks: in which order weights are kept, and what is left of the accuracy.
 
 An order ranks weights, the first to be kept; keeping X % of them sets the others to zero, on a
-copy. As every mask takes the first of the same ranking, masks are nested.
+copy. As every mask takes the first of the same ranking, masks are nested. Chance is the average
+over several random orders.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +17,21 @@ from torch import Tensor
 
 KEPT_PERCENT = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)  # as in the paper's Figure 5
 LOSSES = (0.01, 0.05)  # of accuracy, at which the sparsity reached is told
+NUM_RANDOM = 10  # orders
 
 
-def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, Tensor]:
-    """Weights [d] in the order in which they are kept, by each criterion."""
+def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, list[Tensor]]:
+    """Weights [d] in the order in which they are kept, by each criterion; several at random."""
     mean, std = posterior.mean.double().abs(), posterior.std.double()
     smallest = torch.finfo(std.dtype).tiny  # σ is 0 where all samples agree
-    noise = torch.rand(len(mean), generator=random, dtype=torch.float64).to(mean.device)
+    ratio = mean / std.clamp(min=smallest)
     return {
-        "std": by_std(posterior.std),
-        "abs_mean": mean.argsort(descending=True, stable=True),
-        "signal_to_noise": (mean / std.clamp(min=smallest)).argsort(descending=True, stable=True),
-        "random": noise.argsort(),
+        "std": [by_std(posterior.std)],
+        "abs_mean": [mean.argsort(descending=True, stable=True)],
+        "signal_to_noise": [ratio.argsort(descending=True, stable=True)],
+        "random": [
+            torch.randperm(len(mean), generator=random).to(mean.device) for _ in range(NUM_RANDOM)
+        ],
     }
 
 
@@ -69,13 +73,14 @@ def accuracy_curve(
 
 
 def sparsity_at(curve: Sequence[float], loss: float) -> float:
-    """Largest share of weights set to zero, of those measured, before more accuracy is lost.
+    """Share of weights set to zero when this much accuracy is lost, on a line between points.
 
     Accuracy that falls and comes back does not count.
     """
-    reached = 0.0
-    for percent, share in zip(KEPT_PERCENT, curve, strict=True):
-        if share < curve[0] - loss:
-            break
-        reached = 1 - percent / 100
-    return reached
+    bound = curve[0] - loss
+    zeros = [1 - percent / 100 for percent in KEPT_PERCENT]
+    for point in range(1, len(curve)):
+        if curve[point] < bound:
+            way = (curve[point - 1] - bound) / (curve[point - 1] - curve[point])
+            return zeros[point - 1] + way * (zeros[point] - zeros[point - 1])
+    return zeros[-1]

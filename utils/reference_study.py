@@ -49,8 +49,12 @@ def fit_to(setting: Setting, samples: Iterable[Tensor], matcher: Matcher, count:
 
 
 def describe(setting: Setting, fitted: Fitted, reference: Tensor) -> dict:
-    """Scores of q_r, and how its weights lie beside its reference's."""
-    posterior, alive = fitted.posterior, setting.alive
+    """Scores of q_r, and how its weights lie beside its reference's.
+
+    Dead weights cannot be aligned by activation: what these have in common with the reference's
+    comes from samples that have not forgotten it.
+    """
+    posterior, alive, dead = fitted.posterior, setting.alive, ~setting.alive
     column = draw_column(
         setting.network, posterior, setting.test_images, setting.num_draws, 1,
         generator(setting.seed, "study_draws"),
@@ -60,6 +64,7 @@ def describe(setting: Setting, fitted: Fitted, reference: Tensor) -> dict:
         "average_std": posterior.std[alive].double().mean().item(),
         "mean_square_of_mean": posterior.mean[alive].double().square().mean().item(),
         "mean_with_reference": correlation(posterior.mean[alive], reference[alive]),
+        "dead_with_reference": correlation(posterior.mean[dead], reference[dead]),
         "average_transpositions": sum(fitted.transpositions) / len(fitted.transpositions),
     }
 
@@ -91,10 +96,13 @@ def study_references(
     return rows
 
 
-def study_prior(setting: Setting, reference: Tensor, count: int) -> dict:
+def study_prior(
+    setting: Setting, reference: Tensor, methods: dict[str, GaussianPosterior], count: int
+) -> dict:
     """Networks drawn from the prior, rebased to HMC's reference: they know nothing of the data.
 
-    What their q_r has in common with HMC's is the work of the alignment alone.
+    What their q_r has in common with that reference, and with other methods' Gaussians that are
+    rebased to it, is the work of the alignment alone.
     """
 
     def draws() -> Iterator[Tensor]:
@@ -103,7 +111,11 @@ def study_prior(setting: Setting, reference: Tensor, count: int) -> dict:
             yield torch.randn(setting.network.num_weights, generator=random).to(reference)
 
     fitted = fit_to(setting, draws(), setting.matcher_for(reference), count)
-    return describe(setting, fitted, reference) | {"transpositions": fitted.transpositions}
+    mean, alive = fitted.posterior.mean[setting.alive], setting.alive
+    return describe(setting, fitted, reference) | {
+        "mean_with": {name: correlation(mean, g.mean[alive]) for name, g in methods.items()},
+        "transpositions": fitted.transpositions,
+    }
 
 
 def move_together(

@@ -43,8 +43,11 @@ class Samples:
 
     def __getitem__(self, position: int) -> Tensor:
         """One weight vector, read from the disk; a mapping held open would fill the memory."""
-        row = np.load(self.path, mmap_mode="r")[self.indices.flat[position]]
-        return torch.from_numpy(row.astype(np.float32))
+        number = self.indices.flat[position]
+        row = torch.from_numpy(np.load(self.path, mmap_mode="r")[number].astype(np.float32))
+        if not row.isfinite().all():
+            raise UserError(f"Sample {number} of {self.path} has NaN or infinite weights.")
+        return row
 
     def __iter__(self):
         return (self[position] for position in range(len(self)))
@@ -59,13 +62,14 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
     path = path / "samples.npy" if path.is_dir() else path
     network = read_network(path)
     try:
-        shape = np.load(path, mmap_mode="r").shape
-    except UNREADABLE as error:
+        array = np.load(path, mmap_mode="r")
+        shape, kind = array.shape, array.dtype.kind
+    except (*UNREADABLE, AttributeError) as error:  # an archive of arrays has no shape
         raise UserError(f"Cannot read the samples {path}: {error}.") from None
-    if len(shape) != 2 or shape[1] != network.num_weights:
+    if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
         raise UserError(
-            f"{path} has the shape {list(shape)}: network.json beside it needs "
-            f"[samples, {network.num_weights}]."
+            f"{path} has {array.dtype} of the shape {list(shape)}: network.json beside it needs "
+            f"numbers [samples, {network.num_weights}]."
         )
     layout = _read_layout(path, shape[0])
     num_chains, stored = layout["num_chains"], layout["stored_per_chain"]
@@ -77,9 +81,10 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
     chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
     kept = chains[:, round(discard * chains.shape[1]) :]
     if kept.size < 2:
+        remedy = "more samples" if chains.size < 2 else "a smaller --discard, or more samples"
         raise UserError(
             f"{path} has {chains.size} samples, of which {kept.size} are left, and a Gaussian "
-            "needs two: give a smaller --discard, or more samples."
+            f"needs two: give {remedy}."
         )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
@@ -98,6 +103,8 @@ def _read_layout(path: Path, num_rows: int) -> dict:
         raise UserError(f"{layout} says {num_chains} chains, and there is at least one.")
     whole = num_rows // num_chains
     stored = recorded.setdefault("stored_per_chain", whole)
+    if not isinstance(stored, int):
+        raise UserError(f"{layout} needs a whole number stored_per_chain, and not {stored!r}.")
     if stored < whole:
         print(f"{path.parent} is not finished: its {stored} samples so far, of {whole}.")
     return recorded
@@ -233,12 +240,15 @@ class Sources:
     others: dict[str, Samples]  # by method, those of SAMPLED
     vi: GaussianPosterior | None
     paths: dict[str, Path | None]
+    num_train: int | None  # the first so many training images are what HMC has seen; none: all
 
 
 def find_sources(config) -> Sources:
     """What the config's `hmc` or `samples`, SAMPLED's and `vi` ask for, and say what it is."""
     sampled = {kind: getattr(config, name) for name, kind in SAMPLED.items()}
     given = {"HMC": config.samples or config.hmc, **sampled, "VI": config.vi}
+    if config.samples and config.hmc != NEWEST:
+        raise UserError("--samples stands in for HMC's: give either --hmc or --samples.")
     if given["HMC"] == NONE:
         raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
     paths = {kind: locate(config, kind, path) for kind, path in given.items()}
@@ -256,7 +266,8 @@ def find_sources(config) -> Sources:
         print(f"{kind:9} {path or 'left out'}")
     _warn_of_other_data(paths)
     print(f"{len(hmc)} samples of HMC are used; chains: {hmc.indices.shape[0]}.")
-    return Sources(hmc.network, hmc, others, vi, paths)
+    num_train = _recorded_config(paths["HMC"]).get("num_train")
+    return Sources(hmc.network, hmc, others, vi, paths, num_train)
 
 
 def _warn_of_other_data(paths: dict[str, Path | None]) -> None:

@@ -76,11 +76,16 @@ def summary_lines(diagnostics: dict) -> list[str]:
 def _dead_pixel_line(check: dict | None) -> str:
     if check is None:
         return "Dead pixels: none in these images, so nothing to check against the prior."
+    measured = (
+        f"Dead pixels' {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
+        f"{check['standard_error']:.4f}, average σ {check['std']:.4f}"
+    )
+    if check["passed"] is None:
+        return f"{measured}; too few effective samples to hold them against the prior."
     verdict = "as the prior has it" if check["passed"] else "NOT the prior's: look at the sampler"
     return (
-        f"Dead pixels' {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
-        f"{check['standard_error']:.4f}, {verdict}; average σ {check['std']:.4f}, "
-        f"{check['std_expected']:.4f} expected of this chain."
+        f"{measured} ({check['std_expected']:.4f} expected of {check['effective_samples']:.0f} "
+        f"effective samples): {verdict}."
     )
 
 
@@ -103,8 +108,8 @@ def _prior_lines(diagnostics: dict) -> list[str]:
     for frame, found in diagnostics["at_prior"].items():
         low, high = found["band"]
         lines.append(
-            f"HMC {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have the "
-            f"prior's σ ({low:.3f} to {high:.3f}; of draws from the prior 95 % have)"
+            f"HMC {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have a σ "
+            f"that can be the prior's ({low:.3f} to {high:.3f}; of draws from the prior 95 % have)"
         )
     return lines
 
@@ -136,7 +141,8 @@ def _halves_line(halves: dict) -> str:
 
 REFERENCE_HEADINGS = (
     "q_r of samples rebased to", "agreement", "TV", "accuracy", "of μ", "average σ",
-    "μ with the reference", "μ with the first row's", "σ with the first row's", "average NoT",
+    "μ with the reference", "of dead pixels", "μ with the first row's", "σ with the first row's",
+    "average NoT",
 )  # fmt: skip
 
 
@@ -145,7 +151,7 @@ def reference_rows(diagnostics: dict) -> list[list[str]]:
     correlations over weights."""
     rows = diagnostics["references"] | {"networks from the prior": diagnostics["prior_networks"]}
     scores = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy", "average_std")
-    alike = ("mean_with_reference", "mean_with_first", "std_with_first")
+    alike = ("mean_with_reference", "dead_with_reference", "mean_with_first", "std_with_first")
     return [
         [
             name,

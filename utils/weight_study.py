@@ -19,6 +19,7 @@ NUM_WATCHED = 64  # weights of each group whose chains are diagnosed
 FEWEST_DEAD = 1000  # weights whose quantiles can stand for the prior's
 PRIOR_SHARE = 0.95  # of weights that follow the prior, inside the band
 LARGEST_Z = 4.0  # passes all but 1 in 16,000 checks of a correct sampler
+FEWEST_EFFECTIVE = 10  # samples, below which a chain cannot be checked against the prior
 
 
 # ---- groups of weights
@@ -66,59 +67,73 @@ def mixing(values: np.ndarray, groups: dict[str, int], num_chains: int) -> dict[
     summaries, start = {}, 0
     for name, size in groups.items():
         members, start = each[start : start + size], start + size
-        summaries[name] = {
-            "median_rhat": float(np.median([m["rhat"] for m in members])),
-            "largest_rhat": float(max(m["rhat"] for m in members)),
-            "median_ess": float(np.median([m["ess_bulk"] for m in members])),
-            "smallest_ess": float(min(m["ess_bulk"] for m in members)),
-        }
+        moving = [m for m in members if np.isfinite(m["ess_bulk"])]  # others are constant
+        if moving:
+            summaries[name] = {
+                "median_rhat": float(np.median([m["rhat"] for m in moving])),
+                "largest_rhat": float(max(m["rhat"] for m in moving)),
+                "median_ess": float(np.median([m["ess_bulk"] for m in moving])),
+                "smallest_ess": float(min(m["ess_bulk"] for m in moving)),
+            }
     return summaries
 
 
 # ---- beside the prior
 
 
-def check_dead_weights(moments: Moments, dead: Tensor) -> dict | None:
+def check_dead_weights(moments: Moments, dead: Tensor, effective: float) -> dict | None:
     """Are the dead weights of HMC's samples draws from N(0, 1)? None if there are no such weights.
 
     The average of w² over a chain has the expectation 1, however strongly the samples depend on
     each other; dead weights are independent of one another, so its spread between them gives
-    the standard error. σ itself is 1 only up to the share of w² that the mean of a short chain
-    still holds, and is given beside the value expected for that.
+    the standard error. Their variance falls short of 1 by what the mean of a finite chain holds,
+    1 / ESS. `effective` is their ESS, found from how samples follow each other and not from their
+    size, and trusted to within a half. Of a chain that has hardly moved from where it began none
+    of this tells anything ("passed" is None): it may have begun at a draw from the prior.
     """
     if dead.sum() < 2:
         return None
-    mean, variance = moments.mean[dead], moments.variance()[dead]
+    mean, variance = moments.mean[dead], moments.variance()[dead].mean().item()
     count = moments.count
     second_moment = moments.squares[dead] / count + mean.square()
     error = (second_moment.std() / len(mean) ** 0.5).item()
     z = (second_moment.mean().item() - 1) / error
-    expected = (1 - mean.square().mean()).clamp(min=0) * count / (count - 1)
+    expected, passed = float("nan"), None
+    if effective >= FEWEST_EFFECTIVE:
+        expected = (1 - 1 / effective) * count / (count - 1)
+        doubt = LARGEST_Z * error + 0.5 / effective
+        passed = abs(z) < LARGEST_Z and abs(variance - expected) < doubt
     return {
         "weights": len(mean),
         "mean_square": second_moment.mean().item(),
         "standard_error": error,
         "z": z,
-        "passed": abs(z) < LARGEST_Z,
-        "std": variance.mean().sqrt().item(),
-        "std_expected": expected.sqrt().item(),
+        "effective_samples": effective,
+        "std": variance**0.5,
+        "std_expected": expected**0.5,
+        "passed": passed,
     }
 
 
-def share_at_prior(
-    posterior: GaussianPosterior, groups: dict[str, Tensor], num_samples: int
-) -> dict:
-    """Share of weights of every group whose σ is the prior's within HMC's sampling error.
+def prior_band(
+    direct: GaussianPosterior, groups: dict[str, Tensor], num_samples: int
+) -> np.ndarray:
+    """Between which σ lie PRIOR_SHARE of weights that follow the prior, with HMC's sampling error.
 
-    Inside the band lie PRIOR_SHARE of weights that follow the prior: of the dead ones, which have
-    the chain's own sampling error, or where these are few, of independent draws.
+    These are the dead ones' before rebasin (by weight it aligns them, too), or where these are few,
+    independent draws'.
     """
     tail = (1 - PRIOR_SHARE) / 2
     dead = groups.get("dead pixels")
     if dead is not None and dead.sum() >= FEWEST_DEAD:
-        band = np.quantile(posterior.std[dead].cpu().numpy(), [tail, 1 - tail])
-    else:
-        band = np.sqrt(chi2.ppf([tail, 1 - tail], num_samples - 1) / (num_samples - 1))
+        return np.quantile(direct.std[dead].cpu().numpy(), [tail, 1 - tail])
+    return np.sqrt(chi2.ppf([tail, 1 - tail], num_samples - 1) / (num_samples - 1))
+
+
+def share_at_prior(
+    posterior: GaussianPosterior, groups: dict[str, Tensor], band: np.ndarray
+) -> dict:
+    """Share of weights of every group whose σ lies in the band, so may be the prior's."""
     inside = (posterior.std >= float(band[0])) & (posterior.std <= float(band[1]))
     return {"band": band, "share": averages(inside, groups)}
 
