@@ -11,6 +11,7 @@ from utils.matching import (
     Matching,
     Stack,
     WeightMatcher,
+    check_same_function,
     iterated_mean,
     make_matcher,
     mean_weights,
@@ -295,6 +296,16 @@ def test_rebase_refuses_a_change_of_function(monkeypatch):
     planted = permute_weights(SHALLOW, weights, any_permutation(SHALLOW, 1))
     with pytest.raises(AssertionError, match="changed the network's logits"):
         rebase(SHALLOW, planted, matcher)
+
+
+def test_a_single_pair_of_units_moved_by_half_is_noticed():
+    weights = initial_weights(SHALLOW, random(0))
+    for a, b in itertools.combinations(range(40), 2):
+        broken = weights.clone()
+        outgoing = SHALLOW.layers(broken)[1][0]
+        outgoing[:, [a, b]] = outgoing[:, [b, a]]
+        with pytest.raises(AssertionError, match="changed the network's logits"):
+            check_same_function(SHALLOW, weights, broken)
 
 
 def test_a_gaussian_is_moved_as_a_whole():

@@ -307,9 +307,12 @@ def rebase_gaussian(
 
 
 def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
-    """Compare the two networks' logits, in float64, on a few random inputs."""
+    """Compare the two networks' logits, in float64, on a few random inputs.
+
+    They have both signs, so that a unit which is dead on one of them is hardly so on all.
+    """
     random = generator(0, "probe_inputs")
-    probe = torch.rand(8, network.sizes[0], generator=random, dtype=torch.float64)
+    probe = torch.randn(16, network.sizes[0], generator=random, dtype=torch.float64)
     pair = torch.stack([before, after]).double()
     old, new = logits(network, pair, probe.to(pair.device))
     change = (new - old).abs().max().item()
