@@ -25,6 +25,7 @@ from utils.vi import GaussianPosterior
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 SHALLOW = Network((12, 40, 4))
 DEEP = Network((12, 24, 24, 24, 4))
@@ -70,7 +71,7 @@ def test_activation_matching_equals_brute_force(seed):
     similarity = similarity_of(SMALL, reference, other)
     (perm,) = ActivationMatcher(SMALL, reference, images_for(SMALL))(other).permutation
     found = similarity[torch.arange(7), perm].sum().item()
-    # the tie-break may give up 7 units × RESOLUTION × the largest similarity, and fp32 rounds
+    # the tie-break may give up 7 × RESOLUTION × the units' lengths, and fp32 rounds
     assert found == pytest.approx(best_by_brute_force(similarity), rel=2e-5)
 
 
@@ -193,6 +194,40 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
     assert (back.dead, back.tied) == (2, 2)
     assert torch.equal(back.permutation[0][apart], invert(planted)[0][apart])
     assert same(back.permutation, matcher(permute_weights(SHALLOW, weights, planted)).permutation)
+
+
+def rescaled(weights: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same function by units of very different sizes, none of them dead."""
+    moved = weights.clone()
+    (incoming, bias), (outgoing, _) = SHALLOW.layers(moved)
+    bias += 1
+    sizes = 10 ** (-4.0 * torch.randint(2, (40,), generator=random(seed)))
+    incoming *= sizes[:, None]
+    bias *= sizes
+    outgoing /= sizes
+    return moved
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_faint_units_are_matched_by_the_images_as_well(seed):
+    reference, other = (rescaled(initial_weights(SHALLOW, random(k)), k) for k in (seed, seed + 1))
+    _, best = linear_sum_assignment(similarity_of(SHALLOW, reference, other), maximize=True)
+    (found,) = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
+    assert found.tolist() == best.tolist()
+
+
+def with_dead_layer(seed: int) -> torch.Tensor:
+    weights = initial_weights(SHALLOW, random(seed))
+    SHALLOW.layers(weights)[0][1].fill_(-100)
+    return weights
+
+
+def test_a_dead_layer_is_matched_by_cosines():
+    living, dead = initial_weights(SHALLOW, random(0)), with_dead_layer(1)
+    for reference, other in ((living, dead), (dead, living), (dead, with_dead_layer(2))):
+        found = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
+        assert same(found, CosineMatcher(SHALLOW, reference)(other).permutation)
+        assert not same(found, identity(SHALLOW))
 
 
 def test_ordinary_networks_have_no_ties():

@@ -32,8 +32,8 @@ from torch import Tensor
 
 METHODS = ("activation", "weight", "cosine")
 
-# Sums over images in fp32 are good to about this, relative to the largest: similarities that
-# differ by less are equal as far as the data can tell.
+# Sums Σ_n a(n) b(n) over images in fp32 are good to about this, relative to ‖a‖ ‖b‖: similarities
+# that differ by less are equal as far as the data can tell.
 RESOLUTION = 1e-6
 # A step of the descent must gain more than float64 can lose, or it could go round in circles.
 LEAST_GAIN = 1e-12
@@ -94,6 +94,10 @@ class ActivationMatcher:
             values = hidden_activations(network, reference, rows)
             for target, layer_values in zip(kept, values, strict=True):
                 target.copy_(layer_values)
+        self._lengths = [
+            sum(_squares(chunk) for chunk in layer.split(CHUNK_ROWS)).sqrt()
+            for layer in self._activations
+        ]
 
     def __call__(self, weights: Tensor) -> Matching:
         return self.match_all(Stack(self.network, weights[None]))[0]
@@ -119,10 +123,13 @@ class ActivationMatcher:
     def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
         permutation, below = [], None
         layers = zip(self.network.layers(self.reference), self.network.layers(weights), strict=True)
-        for ((reference, _), (weight, _)), comparison in zip(layers, comparisons, strict=False):
-            similarity = comparison.similarity
-            tie_break = RESOLUTION * similarity.abs().max() * _cosines(reference, weight, below)
-            below = _assign(similarity + tie_break)
+        measured = zip(self._lengths, comparisons, strict=True)
+        for ((reference, _), (weight, _)), (lengths, comparison) in zip(
+            layers, measured, strict=False
+        ):
+            resolution = _resolution(lengths, comparison.squares.sqrt())
+            tie_break = resolution * _cosines(reference, weight, below)
+            below = _assign(comparison.similarity + tie_break)
             permutation.append(below)
         return Matching(
             permutation,
@@ -136,24 +143,41 @@ class _Comparison:
 
     def __init__(self, size: int, device: torch.device):
         self.similarity = torch.zeros(size, size, dtype=torch.float64, device=device)
-        self.active = torch.zeros(size, dtype=torch.bool, device=device)  # on any image
+        self.squares = torch.zeros(size, dtype=torch.float64, device=device)  # Σ_n b_j(n)²
 
     def add(self, reference: Tensor, values: Tensor) -> None:
         """Products over a chunk are made in fp32; their sum Σ_n a_i(n) b_j(n) is in float64."""
         self.similarity += reference.T @ values
-        self.active |= values.any(0)
+        self.squares += _squares(values)
 
     def num_dead(self) -> int:
-        return int((~self.active).sum())
+        return int((self.squares == 0).sum())
 
     def num_tied(self) -> int:
         """How many living units have the same similarities, to rounding, as another one."""
-        columns = self.similarity[:, self.active]
+        columns = self.similarity[:, self.squares > 0]
         products = columns.T @ columns
         lengths = products.diagonal()
         squared_distances = lengths[:, None] + lengths - 2 * products
         equal = squared_distances <= RESOLUTION**2 * lengths
         return int((equal.sum(1) > 1).sum())
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Σ_n b_j(n)² of every unit j over a chunk of images."""
+    return values.square().sum(0).double()
+
+
+def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
+    """By how much similarities [n, n] of units of these lengths ‖a‖, ‖b‖ must differ to count.
+
+    Dead units have no length: they count as much as the faintest of the others, so that their
+    tie-break decides among them and takes no place from the living.
+    """
+    if not (first.any() and second.any()):
+        return 1.0  # with a dead layer the tie-break is all there is
+    first, second = (lengths.clamp(min=lengths[lengths != 0].min()) for lengths in (first, second))
+    return RESOLUTION * torch.outer(first, second)
 
 
 # ---- by weight
