@@ -400,6 +400,16 @@ def test_diverged_weights_are_refused_in_a_sentence(method):
         matcher(weights * float("nan"))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_single_weight_that_is_not_finite_is_refused_in_a_sentence(method):
+    weights = initial_weights(SHALLOW, random(0))
+    matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
+    broken = weights.clone()
+    broken[-1] = float("nan")  # of the last bias, which no matcher compares
+    with pytest.raises(UserError, match="not all finite"):
+        rebase(SHALLOW, broken, matcher)
+
+
 def test_random_networks_need_nearly_as_many_transpositions_as_chance():
     """Unrelated networks: NoT of the matching near 40 − H_40 = 35.7, whose deviation is 1.6."""
     reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))

@@ -291,13 +291,17 @@ def _cosines(reference: Tensor, weight: Tensor, below: Tensor | None) -> Tensor:
 
 def _assign(similarity: Tensor) -> Tensor:
     """The assignment perm [n] of units to places that maximises Σ_i similarity[i, perm[i]]."""
-    if not similarity.isfinite().all():
+    _check_finite(similarity)
+    _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
+    return torch.from_numpy(units)
+
+
+def _check_finite(values: Tensor) -> None:
+    if not values.isfinite().all():
         raise UserError(
             "These networks cannot be matched: their weights, or the activations they give, are "
             "not all finite numbers."
         )
-    _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
-    return torch.from_numpy(units)
 
 
 # ---- moving networks
@@ -310,6 +314,7 @@ class Rebased(NamedTuple):
 
 def rebase(network: Network, weights: Tensor, matcher: Matcher) -> Rebased:
     """The network with its hidden units where they match the matcher's reference best."""
+    _check_finite(weights)  # not every weight takes part in the matching
     matching = matcher(weights)
     moved = permute_weights(network, weights, matching.permutation)
     check_same_function(network, weights, moved)
