@@ -109,7 +109,8 @@ def evaluate(
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
     transpositions [alignment, λ, layer]: NoT of W_λ against W_0; the alignments as is and rebased
     alignment_transpositions [method, layer]: NoT of the rebasin by activation and by weight
-    undecided [2]: dead units of W_1, and those that respond just as another one
+    undecided [3]: hidden units of W_1 and of W_0 that no image activates, and those of W_1 that
+        respond just as another one
     """
     first, second = pair
     matchers = [ActivationMatcher(network, first, data.train_images), WeightMatcher(network, first)]
@@ -127,7 +128,7 @@ def evaluate(
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
         "transpositions": transpositions(along),
         "alignment_transpositions": transpositions(found),
-        "undecided": torch.tensor([found[0].dead, found[0].tied]),
+        "undecided": torch.tensor([found[0].dead, found[0].reference_dead, found[0].tied]),
     }
 
 
@@ -202,12 +203,15 @@ def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None
     rows = list(zip(ALIGNMENTS, *heights, found, strict=True))
     columns = [*(f"{name}_barrier" for name in names), "transpositions"]
     run.log_table("barriers", ["alignment", *columns], rows)
-    run.finish({name: dict(zip(columns, values, strict=True)) for name, *values in rows})
+    dead, reference_dead, tied = results["undecided"][-1].tolist()
+    undecided = {"dead": dead, "reference_dead": reference_dead, "tied": tied}
+    summary = {name: dict(zip(columns, values, strict=True)) for name, *values in rows}
+    run.finish(summary | {"undecided": undecided})
     print(f"\n{'W_1':14} train barrier   test barrier   test error barrier    NoT")
     for name, train_loss, test_loss, error, moves in rows:
         print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
-    dead, tied = results["undecided"][-1].tolist()
-    print(f"Hidden units of W_1 that no image activates: {dead}; that respond as another: {tied}")
+    print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
+    print(f"Hidden units of W_1 that respond just as another one: {tied}")
     print(f"Saved in {run.directory}")
 
 

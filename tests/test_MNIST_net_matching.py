@@ -5,7 +5,7 @@ import json
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data import load_dataset
 from utils.matching import ActivationMatcher
-from utils.mlp import Network, logits
+from utils.mlp import Network, hidden_activations, logits
 from utils.permutation import num_transpositions
 from utils.runs import Run, Stopped
 
@@ -52,7 +52,7 @@ def test_the_command_of_the_paper_runs(script, tmp_path):
     for name in ("loss_along_line.png", "barriers.png", "along_line.pdf"):
         assert (directory / name).stat().st_size > 5000
     summary = json.loads((directory / "summary.json").read_text())
-    assert set(summary) == {"as is", "by activation", "by weight"}
+    assert set(summary) == {"as is", "by activation", "by weight", "undecided"}
     assert "that no image activates: " in done.stdout
 
 
@@ -82,6 +82,21 @@ def test_results_are_those_of_the_networks_it_leaves(run, data_dir):
     found = ActivationMatcher(network, first, data.train_images)(second).permutation
     assert results["alignment_transpositions"][-1, 0, 0] == num_transpositions(found)
     assert results["transpositions"][-1, 0, -1, 0] == num_transpositions(found)
+
+
+def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
+    directory = run("dead", activation="relu", learning_rate=1.0, num_epochs=1)
+    data = load_dataset("MNIST", data_dir, 1000)
+    network = Network.load(directory / "network.json")
+    first, second = torch.from_numpy(np.load(directory / "samples.npy"))
+    dead, reference_dead = (
+        int((hidden_activations(network, weights, data.train_images)[0].amax(0) == 0).sum())
+        for weights in (second, first)
+    )
+    undecided = json.loads((directory / "summary.json").read_text())["undecided"]
+    assert (undecided["dead"], undecided["reference_dead"]) == (dead, reference_dead)
+    assert dead != reference_dead
+    assert dead > 0
 
 
 def test_what_must_hold_of_any_pair(run):

@@ -33,7 +33,7 @@ def dynamics(request, tmp_path):
         distance=ramp * np.arange(1, 6),
         transpositions=(ramp[:, :2] * 20).astype(int),
         alignment_transpositions=np.full((EPOCHS, 2, 1), [[25], [27]]),
-        undecided=np.zeros((EPOCHS, 2), int),
+        undecided=np.zeros((EPOCHS, 3), int),
         **{f"{part}_{kind}": losses for part in ("train", "test") for kind in ("loss", "error")},
     )
     return path

@@ -185,7 +185,7 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
     weights = with_dead_and_equal_units()
     matcher = ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))
     itself = matcher(weights)
-    assert (itself.dead, itself.tied) == (2, 2)
+    assert (itself.dead, itself.reference_dead, itself.tied) == (2, 2, 2)
     dead = torch.tensor([3, 8])
     assert torch.equal(itself.permutation[0][dead], dead)
     planted = any_permutation(SHALLOW, 1)
@@ -228,6 +228,21 @@ def test_a_dead_layer_is_matched_by_cosines():
         found = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
         assert same(found, CosineMatcher(SHALLOW, reference)(other).permutation)
         assert not same(found, identity(SHALLOW))
+
+
+def test_dead_units_of_the_network_and_of_the_reference_are_told_apart():
+    living = rescaled(initial_weights(SHALLOW, random(0)), 0)
+    found = ActivationMatcher(SHALLOW, living, images_for(SHALLOW))(with_dead_and_equal_units())
+    assert (found.dead, found.reference_dead) == (2, 0)
+    found = ActivationMatcher(SHALLOW, with_dead_and_equal_units(), images_for(SHALLOW))(living)
+    assert (found.dead, found.reference_dead) == (0, 2)
+
+
+@pytest.mark.parametrize("method", ["weight", "cosine"])
+def test_what_a_matcher_does_not_look_at_it_does_not_count(method):
+    weights = with_dead_and_equal_units()
+    found = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))(weights)
+    assert (found.dead, found.reference_dead, found.tied) == (None, None, None)
 
 
 def test_ordinary_networks_have_no_ties():

@@ -44,11 +44,15 @@ SAME_FUNCTION = 1e-9
 
 @dataclass(frozen=True)
 class Matching:
-    """The permutation that aligns a network, and what the data left open, over all its layers."""
+    """The permutation that aligns a network, and what the images left open, over all its layers.
+
+    Only matching by activation counts that.
+    """
 
     permutation: Permutation
-    dead: int = 0  # units of the network that no image activates
-    tied: int = 0  # units that respond to the reference just as another one does
+    dead: int | None = None  # units of the network that no image activates
+    reference_dead: int | None = None  # units of the reference that none activates
+    tied: int | None = None  # units that respond to the reference just as another one does
 
 
 Matcher = Callable[[Tensor], Matching]
@@ -94,9 +98,8 @@ class ActivationMatcher:
             values = hidden_activations(network, reference, rows)
             for target, layer_values in zip(kept, values, strict=True):
                 target.copy_(layer_values)
-        self._lengths = [
-            sum(_squares(chunk) for chunk in layer.split(CHUNK_ROWS)).sqrt()
-            for layer in self._activations
+        self._squares = [
+            sum(_squares(chunk) for chunk in layer.split(CHUNK_ROWS)) for layer in self._activations
         ]
 
     def __call__(self, weights: Tensor) -> Matching:
@@ -123,17 +126,18 @@ class ActivationMatcher:
     def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
         permutation, below = [], None
         layers = zip(self.network.layers(self.reference), self.network.layers(weights), strict=True)
-        measured = zip(self._lengths, comparisons, strict=True)
-        for ((reference, _), (weight, _)), (lengths, comparison) in zip(
+        measured = zip(self._squares, comparisons, strict=True)
+        for ((reference, _), (weight, _)), (squares, comparison) in zip(
             layers, measured, strict=False
         ):
-            resolution = _resolution(lengths, comparison.squares.sqrt())
+            resolution = _resolution(squares.sqrt(), comparison.squares.sqrt())
             tie_break = resolution * _cosines(reference, weight, below)
             below = _assign(comparison.similarity + tie_break)
             permutation.append(below)
         return Matching(
             permutation,
-            dead=sum(comparison.num_dead() for comparison in comparisons),
+            dead=sum(_num_dead(comparison.squares) for comparison in comparisons),
+            reference_dead=sum(_num_dead(squares) for squares in self._squares),
             tied=sum(comparison.num_tied() for comparison in comparisons),
         )
 
@@ -150,9 +154,6 @@ class _Comparison:
         self.similarity += reference.T @ values
         self.squares += _squares(values)
 
-    def num_dead(self) -> int:
-        return int((self.squares == 0).sum())
-
     def num_tied(self) -> int:
         """How many living units have the same similarities, to rounding, as another one."""
         columns = self.similarity[:, self.squares > 0]
@@ -166,6 +167,10 @@ class _Comparison:
 def _squares(values: Tensor) -> Tensor:
     """Σ_n b_j(n)² of every unit j over a chunk of images."""
     return values.square().sum(0).double()
+
+
+def _num_dead(squares: Tensor) -> int:
+    return int((squares == 0).sum())
 
 
 def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
