@@ -7,9 +7,9 @@ Paper A's Figure 2 and the right panel of its Figure 3.
 
 Before the first epoch and after each, the second network W_1 is taken as it is, rebased to the
 first by activation, and rebased by weight; then the networks on the line from W_0 to it are scored
-and matched to W_0. Leaves in its run directory training_dynamics.npz (see `evaluate`), its figures,
-metrics.jsonl (per epoch: losses, barriers, NoT), and the two trained networks as samples.npy with
-network.json.
+and matched to W_0. The barrier is the largest over λ, both ends included. Leaves in its run
+directory training_dynamics.npz (see `evaluate`), its figures, metrics.jsonl (per epoch: losses,
+barriers, NoT), and the two trained networks as samples.npy with network.json.
 """
 
 import time
@@ -196,7 +196,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
 
 
 def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None:
-    """The trained pair's barriers and NoT, as the summary and as a table."""
+    """The trained pair's barriers, the largest over λ, and NoT, as the summary and as a table."""
     names = ("train_loss", "test_loss", "test_error")
     heights = [barrier(results[name][-1], fractions).amax(-1).tolist() for name in names]
     found = [0, *results["alignment_transpositions"][-1].sum(-1).tolist()]
@@ -207,7 +207,8 @@ def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None
     undecided = {"dead": dead, "reference_dead": reference_dead, "tied": tied}
     summary = {name: dict(zip(columns, values, strict=True)) for name, *values in rows}
     run.finish(summary | {"undecided": undecided})
-    print(f"\n{'W_1':14} train barrier   test barrier   test error barrier    NoT")
+    print("\nLargest barriers on the line from W_0 to W_1")
+    print(f"{'W_1':14} train barrier   test barrier   test error barrier    NoT")
     for name, train_loss, test_loss, error, moves in rows:
         print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
     print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")

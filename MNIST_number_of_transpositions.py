@@ -1,7 +1,8 @@
 """Does training keep the permutation between two networks that started as permuted copies?
 
 Paper A's Figure 3, left three panels: NoT, weight distance and loss barrier of such pairs after
-training, each against the NoT of the permutation that was planted at initialisation.
+training, each against the NoT of the permutation that was planted at initialisation. The barrier
+is that at the midpoint, λ = ½.
 
     python MNIST_number_of_transpositions.py                        the paper's settings
     python MNIST_number_of_transpositions.py --config_name quick    a minute's worth of the same

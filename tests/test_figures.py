@@ -83,7 +83,8 @@ def test_losses_along_the_line(dynamics):
         shown = axis.collections[0].get_array().reshape(EPOCHS, FRACTIONS)
         assert np.array_equal(shown, results["test_loss"][:, alignment])
         assert ALIGNMENTS[alignment] in axis.get_title()
-        assert f"barrier after training {(0.8, 0.1, 0.2)[alignment]:.3f} nats" in axis.get_title()
+        height = (0.8, 0.1, 0.2)[alignment]
+        assert f"largest barrier, trained: {height:.3f} nats" in axis.get_title()
     scales = {axis.collections[0].norm for axis in surfaces[:3]}
     assert len(scales) == 1
     # the untrained networks' losses do not take the colours of all that comes after
@@ -104,6 +105,8 @@ def test_barriers(dynamics):
     figure = figures.barriers(dynamics)
     assert_readable(figure)
     loss, error, moves = figure.axes
+    assert loss.get_ylabel() == "largest test loss barrier over λ [nats]"
+    assert error.get_ylabel() == "largest test error barrier over λ [points]"
     for name, height in zip(ALIGNMENTS, (0.8, 0.1, 0.2), strict=True):
         assert line_of(loss, name) == pytest.approx([height] * EPOCHS)
         assert line_of(error, name) == pytest.approx([100 * height] * EPOCHS)
@@ -134,6 +137,7 @@ def test_transpositions(records):
     figure = figures.transpositions(records)
     assert_readable(figure)
     moves, distance, height = figure.axes
+    assert height.get_ylabel() == "test loss barrier at λ = ½ [nats]"
     assert line_of(moves, "after training").tolist() == [1, 15, 29]  # mean over runs
     assert line_of(moves, "unchanged: y = x").tolist() == [0, 29]
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)

@@ -138,7 +138,7 @@ def loss_along_line(source: Path) -> Figure:
             image, lines = _surface(axis, results, losses[:, k], scale)
             height = _largest_barrier(losses[-1, k], results["fractions"])
             title = f"{part} loss, {_second_network(results, k)}"
-            axis.set_title(f"{title}\nbarrier after training {height:.3f} nats")
+            axis.set_title(f"{title}\nlargest barrier, trained: {height:.3f} nats")
         bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -165,18 +165,18 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 
 @styled
 def barriers(source: Path) -> Figure:
-    """What each alignment of W₁ leaves of the barrier, over training, and its NoT."""
+    """What each alignment of W₁ leaves of the largest barrier over λ, in training, and its NoT."""
     results = np.load(source)
     epochs, names = results["epochs"], [str(name) for name in results["alignments"]]
     figure, (axes,) = panels(1, 3, height=3)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
-        (axes[1], "error", 100, "percentage points"),
+        (axes[1], "error", 100, "points"),
     ):
         for k, (name, style) in enumerate(zip(names, ALIGNMENT_STYLES, strict=True)):
             height = factor * _largest_barrier(results[f"test_{kind}"][:, k], results["fractions"])
             axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
-        axis.set(xlabel="epoch", ylabel=f"test {kind} barrier [{unit}]")
+        axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
     axes[0].legend(title="W₁")
     for k, style in enumerate(ALIGNMENT_STYLES[1:]):
