@@ -1,10 +1,12 @@
 """MNIST_number_of_transpositions.py end to end at toy size."""
 
+import gc
 import itertools
 import json
 import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
+from utils.config import UserError
 from utils.data import load_dataset
 from utils.matching import make_matcher
 from utils.mlp import Network, logits
@@ -32,8 +34,9 @@ def run(tmp_path, data_dir):
                 **(TOY | settings), run_name=run_name, out_dir=str(tmp_path), data_dir=str(data_dir)
             )
         )
-        return tmp_path / "default" / f"transpositions-MNIST-quick-{run_name}"
+        return call.directory(run_name)
 
+    call.directory = lambda name: tmp_path / "default" / f"transpositions-MNIST-quick-{name}"
     return call
 
 
@@ -150,22 +153,77 @@ def test_a_run_stopped_while_measuring_ends_its_wandb_session(run, monkeypatch):
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])
-def test_a_stopped_run_resumes_to_the_same_results(run, monkeypatch, in_run, epoch):
-    save = Run.save_checkpoint
+@pytest.fixture
+def stopped(run, monkeypatch):
+    """Run the script's main until the end of an epoch."""
 
-    def stop(self, counters, **arrays):
-        self.stop_requested = counters == {"run": in_run, "epoch": epoch}
-        try:
-            save(self, counters, **arrays)
-        except Stopped:
-            self._lock.close()  # as the end of the process would
-            raise
+    def call(run_name: str, in_run: int, epoch: int, **settings):
+        save = Run.save_checkpoint
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "save_checkpoint", stop)
-        with pytest.raises(Stopped):
-            run("stopped")
-    resumed, whole = run("stopped", resume=True), run("whole")
+        def stop(self, counters, **arrays):
+            self.stop_requested = counters == {"run": in_run, "epoch": epoch}
+            try:
+                save(self, counters, **arrays)
+            except Stopped:
+                self._lock.close()  # as the end of the process would
+                raise
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Run, "save_checkpoint", stop)
+            with pytest.raises(Stopped):
+                run(run_name, **settings)
+
+    return call
+
+
+def assert_same_results(directory, expected) -> None:
     for file in ("transpositions.jsonl", "metrics.jsonl", "summary.json"):
-        assert (resumed / file).read_text() == (whole / file).read_text()
+        assert (directory / file).read_text() == (expected / file).read_text()
+
+
+@pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])
+def test_a_stopped_run_resumes_to_the_same_results(run, stopped, in_run, epoch):
+    stopped("stopped", in_run, epoch)
+    assert_same_results(run("stopped", resume=True), run("whole"))
+
+
+def test_a_run_goes_on_to_more_repetitions(run, stopped):
+    """Whether it is finished, unfinished, or was stopped while it went on."""
+    stopped("unfinished", 0, 1, num_runs=1)
+    directory = run("finished", num_runs=1)
+    run("interrupted", num_runs=1)
+    stopped("interrupted", 1, 1, num_runs=2, resume=True)
+    whole = run("whole")
+    for name in ("unfinished", "finished", "interrupted"):
+        grown = run(name, resume=True)
+        assert_same_results(grown, whole)
+        assert (grown / "DONE").exists()
+        with pytest.raises(UserError, match="num_runs was 2 and is 1"):
+            run(name, num_runs=1, resume=True)
+    with pytest.raises(UserError, match="holds a finished run: give --resume to go on with it"):
+        run("whole", num_runs=3)
+    assert "num_runs: 2" in (directory / "config.yaml").read_text()
+
+
+def test_a_finished_run_stays_so_until_more_of_it_is_saved(run, monkeypatch):
+    directory = run("kept", num_runs=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("MNIST_number_of_transpositions.train_pairs", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run("kept", resume=True)
+    assert (directory / "DONE").exists()
+    gc.collect()  # lets go of the directory, as the end of the process would
+    assert_same_results(run("kept", resume=True), run("whole"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "deleted"])
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
+def test_damaged_records_are_said_to_be_so(run, stopped, finished, damage):
+    if finished:
+        path = run("damaged", num_runs=1) / "transpositions.jsonl"
+    else:
+        stopped("damaged", 1, 1)
+        path = run.directory("damaged") / "transpositions.jsonl"
+    path.write_text(path.read_text()[:-30]) if damage == "cut" else path.unlink()
+    with pytest.raises(UserError, match=r"transpositions.jsonl is damaged: start again with --ov"):
+        run("damaged", resume=True)
