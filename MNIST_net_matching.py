@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import TrainingConfig, option
+from utils.config import PermutationConfig, option
 from utils.data import Dataset, load_dataset
 from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
 from utils.mlp import Network, initial_weights, network_for
@@ -45,7 +45,7 @@ TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds b
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetMatchingConfig(TrainingConfig):
+class NetMatchingConfig(PermutationConfig):
     num_fractions: int = option(
         11, "networks on the line: both ends, and those between where a barrier is", minimum=3
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import TrainingConfig, UserError, option
+from utils.config import PermutationConfig, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.files import write_atomically
 from utils.matching import make_matcher
@@ -57,7 +57,7 @@ STAGES = ("initial", "trained", "undone")  # that every pair is measured at
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranspositionsConfig(TrainingConfig):
+class TranspositionsConfig(PermutationConfig):
     num_perm_exps: int = option(50, "pairs, of NoT evenly spaced from 1 to its most", minimum=1)
     num_runs: int = option(
         1, "repetitions of it all, for the bands of the figure; --resume adds more", minimum=1,

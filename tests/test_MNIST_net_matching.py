@@ -116,6 +116,17 @@ def test_what_must_hold_of_any_pair(run):
     assert middle[1:].max() < middle[0]
 
 
+@pytest.mark.parametrize("by", ["yaml", "command line"])
+def test_without_hidden_units_there_is_nothing_to_do(script, tmp_path, by):
+    settings = tmp_path / "linear.yaml"
+    settings.write_text("hidden_sizes: []\n")
+    given = ("--config", settings) if by == "yaml" else ("--hidden_sizes", "[]")
+    done = script("MNIST_net_matching", *given)
+    assert done.returncode == 2
+    assert "hidden_sizes must have at least one hidden layer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_several_hidden_layers_by_weight(run):
     results = load_results(run("deep", hidden_sizes=[12, 9], by_activation=False, num_epochs=1))
     assert results["transpositions"].shape == (2, 2, FRACTIONS, 2)

@@ -93,6 +93,17 @@ def test_records_tell_the_story_of_each_pair(run):
     assert len(set(firsts)) == RUNS * PAIRS  # every run and pair has a start of its own
 
 
+@pytest.mark.parametrize("by", ["yaml", "command line"])
+def test_without_hidden_units_there_is_nothing_to_do(script, tmp_path, by):
+    settings = tmp_path / "linear.yaml"
+    settings.write_text("hidden_sizes: []\n")
+    given = ("--config", settings) if by == "yaml" else ("--hidden_sizes", "[]")
+    done = script("MNIST_number_of_transpositions", *given)
+    assert done.returncode == 2
+    assert "hidden_sizes must have at least one hidden layer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("by_activation", "method"), [(True, "activation"), (False, "weight")])
 def test_several_hidden_layers_matched_as_asked(run, monkeypatch, by_activation, method):
     asked = []

@@ -99,6 +99,18 @@ class TrainingConfig(NetworkConfig):
     num_epochs: int = option(50, "passes over the training images", minimum=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PermutationConfig(TrainingConfig):
+    """What scripts that permute the networks' hidden units need besides: that there are some."""
+
+    def __post_init__(self):
+        if not self.hidden_sizes:
+            raise UserError(
+                "hidden_sizes must have at least one hidden layer: without hidden units there is "
+                "nothing to permute."
+            )
+
+
 def changed_fields(config, recorded: dict) -> list[str]:
     """Names of the fields that decide a run's result and differ from those recorded for it."""
     current = dataclasses.asdict(config)
