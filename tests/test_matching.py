@@ -407,6 +407,12 @@ def test_iterated_mean_says_when_it_did_not_come_to_rest():
     assert (mean.rounds, mean.still) == (1, False)
 
 
+def test_iterated_mean_needs_samples_that_can_be_gone_through_again():
+    samples = (initial_weights(SHALLOW, random(k)) for k in range(3))
+    with pytest.raises(UserError, match="but a generator only once: give a list"):
+        iterated_mean(SHALLOW, samples, lambda reference: WeightMatcher(SHALLOW, reference))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_diverged_weights_are_refused_in_a_sentence(method):
     weights = initial_weights(SHALLOW, random(0))

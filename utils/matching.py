@@ -384,6 +384,10 @@ def iterated_mean(
 
     The samples are gone through once a round; `matcher_for(reference)` makes the matchers.
     """
+    if isinstance(samples, Iterator):
+        raise UserError(
+            "The samples are gone through once a round, but a generator only once: give a list."
+        )
     reference, still, rounds = mean_weights(samples), False, 0
     while not still and rounds < max_rounds:
         rebased = rebase_all(network, samples, matcher_for(reference))
