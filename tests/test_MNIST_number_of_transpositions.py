@@ -122,6 +122,16 @@ def test_several_hidden_layers_matched_as_asked(run, monkeypatch, by_activation,
     assert set(asked) == {method}
 
 
+def test_what_is_undone_is_compared_with_no_transposition(run, capsys):
+    directory = run("summed_up", num_runs=1)
+    records, summary = load_records(directory), json.loads((directory / "summary.json").read_text())
+    for stage, expected in (("initial", (1, 8, 15)), ("trained", (1, 8, 15)), ("undone", (0,) * 3)):
+        found = [sum(r["found"]) for r in records if r["stage"] == stage]
+        gaps = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+        assert summary[stage]["mean_change"] == pytest.approx(sum(gaps) / 3)
+    assert "Expected is the NoT planted, and 0 where that is undone." in capsys.readouterr().out
+
+
 def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, data_dir):
     saved, save = [], Run.save_checkpoint
 
