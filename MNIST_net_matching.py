@@ -7,9 +7,9 @@ Paper A's Figure 2 and the right panel of its Figure 3.
 
 Before the first epoch and after each, the second network W_1 is taken as it is, rebased to the
 first by activation, and rebased by weight; then the networks on the line from W_0 to it are scored
-and matched to W_0. Leaves in its run directory training_dynamics.npz (see `evaluate`), its figures,
-metrics.jsonl (per epoch: losses, barriers, NoT), and the two trained networks as samples.npy with
-network.json.
+and matched to W_0. The barrier is the largest over λ, both ends included. Leaves in its run
+directory training_dynamics.npz (see `evaluate`), its figures, metrics.jsonl (per epoch: losses,
+barriers, NoT), and the two trained networks as samples.npy with network.json.
 """
 
 import time
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import TrainingConfig, option
+from utils.config import PermutationConfig, option
 from utils.data import Dataset, load_dataset
 from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
 from utils.mlp import Network, initial_weights, network_for
@@ -45,7 +45,7 @@ TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds b
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetMatchingConfig(TrainingConfig):
+class NetMatchingConfig(PermutationConfig):
     num_fractions: int = option(
         11, "networks on the line: both ends, and those between where a barrier is", minimum=3
     )
@@ -109,7 +109,8 @@ def evaluate(
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
     transpositions [alignment, λ, layer]: NoT of W_λ against W_0; the alignments as is and rebased
     alignment_transpositions [method, layer]: NoT of the rebasin by activation and by weight
-    undecided [2]: dead units of W_1, and those that respond just as another one
+    undecided [3]: hidden units of W_1 and of W_0 that no image activates, and those of W_1 that
+        respond just as another one
     """
     first, second = pair
     matchers = [ActivationMatcher(network, first, data.train_images), WeightMatcher(network, first)]
@@ -127,7 +128,7 @@ def evaluate(
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
         "transpositions": transpositions(along),
         "alignment_transpositions": transpositions(found),
-        "undecided": torch.tensor([found[0].dead, found[0].tied]),
+        "undecided": torch.tensor([found[0].dead, found[0].reference_dead, found[0].tied]),
     }
 
 
@@ -195,19 +196,23 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
 
 
 def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None:
-    """The trained pair's barriers and NoT, as the summary and as a table."""
+    """The trained pair's barriers, the largest over λ, and NoT, as the summary and as a table."""
     names = ("train_loss", "test_loss", "test_error")
     heights = [barrier(results[name][-1], fractions).amax(-1).tolist() for name in names]
     found = [0, *results["alignment_transpositions"][-1].sum(-1).tolist()]
     rows = list(zip(ALIGNMENTS, *heights, found, strict=True))
     columns = [*(f"{name}_barrier" for name in names), "transpositions"]
     run.log_table("barriers", ["alignment", *columns], rows)
-    run.finish({name: dict(zip(columns, values, strict=True)) for name, *values in rows})
-    print(f"\n{'W_1':14} train barrier   test barrier   test error barrier    NoT")
+    dead, reference_dead, tied = results["undecided"][-1].tolist()
+    undecided = {"dead": dead, "reference_dead": reference_dead, "tied": tied}
+    summary = {name: dict(zip(columns, values, strict=True)) for name, *values in rows}
+    run.finish(summary | {"undecided": undecided})
+    print("\nLargest barriers on the line from W_0 to W_1")
+    print(f"{'W_1':14} train barrier   test barrier   test error barrier    NoT")
     for name, train_loss, test_loss, error, moves in rows:
         print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
-    dead, tied = results["undecided"][-1].tolist()
-    print(f"Hidden units of W_1 that no image activates: {dead}; that respond as another: {tied}")
+    print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
+    print(f"Hidden units of W_1 that respond just as another one: {tied}")
     print(f"Saved in {run.directory}")
 
 

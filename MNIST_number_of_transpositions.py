@@ -1,11 +1,13 @@
 """Does training keep the permutation between two networks that started as permuted copies?
 
 Paper A's Figure 3, left three panels: NoT, weight distance and loss barrier of such pairs after
-training, each against the NoT of the permutation that was planted at initialisation.
+training, each against the NoT of the permutation that was planted at initialisation. The barrier
+is that at the midpoint, λ = ½.
 
     python MNIST_number_of_transpositions.py                        the paper's settings
     python MNIST_number_of_transpositions.py --config_name quick    a minute's worth of the same
     python MNIST_number_of_transpositions.py --num_runs 5           with mean and ±1σ bands
+    python MNIST_number_of_transpositions.py --num_runs 5 --resume  the same after a run of fewer
 
 All pairs of a run train side by side. Leaves in its run directory transpositions.jsonl (a record
 for every run, pair and stage; see `measure_pair`), the figure, and metrics.jsonl (per epoch:
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
-from utils.config import TrainingConfig, option
+from utils.config import PermutationConfig, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.files import write_atomically
 from utils.matching import make_matcher
@@ -51,12 +53,16 @@ from torch import Tensor
 
 KIND = "transpositions"  # of its runs: what their directories begin with
 HALFWAY = (0.0, 0.5, 1.0)
+STAGES = ("initial", "trained", "undone")  # that every pair is measured at
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranspositionsConfig(TrainingConfig):
+class TranspositionsConfig(PermutationConfig):
     num_perm_exps: int = option(50, "pairs, of NoT evenly spaced from 1 to its most", minimum=1)
-    num_runs: int = option(1, "repetitions of it all, for the bands of the figure", minimum=1)
+    num_runs: int = option(
+        1, "repetitions of it all, for the bands of the figure; --resume adds more", minimum=1,
+        may_grow=True,
+    )  # fmt: skip
     by_activation: bool = option(True, "find NoT by activation, or by weight")
 
 
@@ -78,8 +84,8 @@ def main(config: TranspositionsConfig) -> None:
     if run.finished:
         return
     number, state = resume_or_start(run, network, settings)
+    records = load_records(run, number)
     announce_work(run, network, data, settings, number, state)
-    records = [record for record in load_records(run) if record["run"] < number]
     with run.graceful_stop():
         for repetition in range(number, config.num_runs):
             if repetition > number:
@@ -100,7 +106,8 @@ def resume_or_start(
     if saved:
         counters, tensors = saved
         return counters["run"], TrainingState(**tensors, epoch=counters["epoch"])
-    return 0, start(run, network, settings, 0)
+    number = run.finished_config.get("num_runs", 0)
+    return number, start(run, network, settings, number)
 
 
 def start(run: Run, network: Network, settings: TrainingSettings, number: int) -> TrainingState:
@@ -238,9 +245,17 @@ def midpoint(
     }
 
 
-def load_records(run: Run) -> list[dict]:
+def load_records(run: Run, number: int) -> list[dict]:
+    """The records of the repetitions before this one, which are not measured again."""
     path = run.path("transpositions.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    try:
+        found = [json.loads(line) for line in path.read_text().splitlines()] if number else []
+        records = [record for record in found if record["run"] < number]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        records = []
+    if len(records) != number * run.config.num_perm_exps * len(STAGES):
+        raise UserError(f"{path} is damaged: start again with --overwrite.")
+    return records
 
 
 def save_records(run: Run, records: list[dict]) -> None:
@@ -251,7 +266,7 @@ def save_records(run: Run, records: list[dict]) -> None:
 def report(run: Run, records: list[dict]) -> None:
     """How NoT after training follows NoT planted, and what the barrier does with it."""
     rows, summary = [], {}
-    for stage in ("initial", "trained", "undone"):
+    for stage in STAGES:
         chosen = [record for record in records if record["stage"] == stage]
         planted, found = (
             np.array([sum(record[name]) for record in chosen]) for name in ("planted", "found")
@@ -259,7 +274,7 @@ def report(run: Run, records: list[dict]) -> None:
         heights = np.array([record["test_loss_barrier"] for record in chosen])
         summary[stage] = {
             "mean_found": found.mean(),
-            "mean_change": np.abs(found - planted).mean(),
+            "mean_change": np.abs(found - (0 if stage == "undone" else planted)).mean(),
             "mean_test_loss_barrier": heights.mean(),
             "rank_correlation_planted_found": rank_correlation(planted, found),
             "rank_correlation_planted_barrier": rank_correlation(planted, heights),
@@ -267,9 +282,10 @@ def report(run: Run, records: list[dict]) -> None:
         rows.append([stage, *summary[stage].values()])
     run.log_table("transpositions", ["stage", *summary["trained"]], rows)
     run.finish(summary)
-    print(f"\n{'':10} mean NoT   mean |NoT − planted|   mean test barrier at λ = ½")
+    print(f"\n{'':10} mean NoT   |NoT − expected|   mean test barrier at λ = ½")
     for stage, mean, change, height, *_ in rows:
-        print(f"{stage:10} {mean:8.1f} {change:22.1f} {height:28.4f}")
+        print(f"{stage:10} {mean:8.1f} {change:18.1f} {height:28.4f}")
+    print("Expected is the NoT planted, and 0 where that is undone.")
     correlation = summary["trained"]["rank_correlation_planted_barrier"]
     print(f"Rank correlation of planted NoT and barrier after training: {correlation:.3f}")
     print(f"Saved in {run.directory}")

@@ -5,7 +5,7 @@ import json
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data import load_dataset
 from utils.matching import ActivationMatcher
-from utils.mlp import Network, logits
+from utils.mlp import Network, hidden_activations, logits
 from utils.permutation import num_transpositions
 from utils.runs import Run, Stopped
 
@@ -52,7 +52,7 @@ def test_the_command_of_the_paper_runs(script, tmp_path):
     for name in ("loss_along_line.png", "barriers.png", "along_line.pdf"):
         assert (directory / name).stat().st_size > 5000
     summary = json.loads((directory / "summary.json").read_text())
-    assert set(summary) == {"as is", "by activation", "by weight"}
+    assert set(summary) == {"as is", "by activation", "by weight", "undecided"}
     assert "that no image activates: " in done.stdout
 
 
@@ -84,6 +84,21 @@ def test_results_are_those_of_the_networks_it_leaves(run, data_dir):
     assert results["transpositions"][-1, 0, -1, 0] == num_transpositions(found)
 
 
+def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
+    directory = run("dead", activation="relu", learning_rate=1.0, num_epochs=1)
+    data = load_dataset("MNIST", data_dir, 1000)
+    network = Network.load(directory / "network.json")
+    first, second = torch.from_numpy(np.load(directory / "samples.npy"))
+    dead, reference_dead = (
+        int((hidden_activations(network, weights, data.train_images)[0].amax(0) == 0).sum())
+        for weights in (second, first)
+    )
+    undecided = json.loads((directory / "summary.json").read_text())["undecided"]
+    assert (undecided["dead"], undecided["reference_dead"]) == (dead, reference_dead)
+    assert dead != reference_dead
+    assert dead > 0
+
+
 def test_what_must_hold_of_any_pair(run):
     results = load_results(run("any"))
     # rebasin does not change the networks at the ends
@@ -99,6 +114,17 @@ def test_what_must_hold_of_any_pair(run):
     assert results["test_loss"][-1, 0, 0] < results["test_loss"][0, 0, 0] / 2
     middle = results["train_loss"][-1, :, FRACTIONS // 2]
     assert middle[1:].max() < middle[0]
+
+
+@pytest.mark.parametrize("by", ["yaml", "command line"])
+def test_without_hidden_units_there_is_nothing_to_do(script, tmp_path, by):
+    settings = tmp_path / "linear.yaml"
+    settings.write_text("hidden_sizes: []\n")
+    given = ("--config", settings) if by == "yaml" else ("--hidden_sizes", "[]")
+    done = script("MNIST_net_matching", *given)
+    assert done.returncode == 2
+    assert "hidden_sizes must have at least one hidden layer" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_several_hidden_layers_by_weight(run):

@@ -1,14 +1,20 @@
 """MNIST_number_of_transpositions.py end to end at toy size."""
 
+import gc
 import itertools
 import json
 import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
+from utils.config import UserError
+from utils.data import load_dataset
+from utils.matching import make_matcher
+from utils.mlp import Network, logits
 from utils.runs import Run, Stopped
 from utils.wandb_log import NoWandb
 
 import pytest
+import torch
 
 PAIRS, RUNS = 3, 2
 TOY = dict(
@@ -28,8 +34,9 @@ def run(tmp_path, data_dir):
                 **(TOY | settings), run_name=run_name, out_dir=str(tmp_path), data_dir=str(data_dir)
             )
         )
-        return tmp_path / "default" / f"transpositions-MNIST-quick-{run_name}"
+        return call.directory(run_name)
 
+    call.directory = lambda name: tmp_path / "default" / f"transpositions-MNIST-quick-{name}"
     return call
 
 
@@ -86,12 +93,70 @@ def test_records_tell_the_story_of_each_pair(run):
     assert len(set(firsts)) == RUNS * PAIRS  # every run and pair has a start of its own
 
 
-def test_several_hidden_layers_by_weight(run):
-    directory = run("deep", hidden_sizes=[12, 9], by_activation=False, num_runs=1, num_epochs=1)
+@pytest.mark.parametrize("by", ["yaml", "command line"])
+def test_without_hidden_units_there_is_nothing_to_do(script, tmp_path, by):
+    settings = tmp_path / "linear.yaml"
+    settings.write_text("hidden_sizes: []\n")
+    given = ("--config", settings) if by == "yaml" else ("--hidden_sizes", "[]")
+    done = script("MNIST_number_of_transpositions", *given)
+    assert done.returncode == 2
+    assert "hidden_sizes must have at least one hidden layer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("by_activation", "method"), [(True, "activation"), (False, "weight")])
+def test_several_hidden_layers_matched_as_asked(run, monkeypatch, by_activation, method):
+    asked = []
+
+    def noted(method, *arguments):
+        asked.append(method)
+        return make_matcher(method, *arguments)
+
+    monkeypatch.setattr("MNIST_number_of_transpositions.make_matcher", noted)
+    directory = run(
+        "deep", hidden_sizes=[12, 9], by_activation=by_activation, num_runs=1, num_epochs=1
+    )
     initial = [r for r in load_records(directory) if r["stage"] == "initial"]
     assert [r["planted"] for r in initial] == [[1, 1], [6, 4], [11, 8]]
-    # many moves at once can leave the descent in a local optimum, few cannot
-    assert initial[0]["found"] == [1, 1]
+    assert [r["found"] for r in initial] == [r["planted"] for r in initial]
+    assert set(asked) == {method}
+
+
+def test_what_is_undone_is_compared_with_no_transposition(run, capsys):
+    directory = run("summed_up", num_runs=1)
+    records, summary = load_records(directory), json.loads((directory / "summary.json").read_text())
+    for stage, expected in (("initial", (1, 8, 15)), ("trained", (1, 8, 15)), ("undone", (0,) * 3)):
+        found = [sum(r["found"]) for r in records if r["stage"] == stage]
+        gaps = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+        assert summary[stage]["mean_change"] == pytest.approx(sum(gaps) / 3)
+    assert "Expected is the NoT planted, and 0 where that is undone." in capsys.readouterr().out
+
+
+def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, data_dir):
+    saved, save = [], Run.save_checkpoint
+
+    def noted(self, counters, **arrays):
+        saved.append(arrays["weights"])
+        save(self, counters, **arrays)
+
+    monkeypatch.setattr(Run, "save_checkpoint", noted)
+    records = load_records(run("kept", num_runs=1))
+    data, network = load_dataset("MNIST", data_dir, 600), Network((784, 16, 10))
+    for pair, (first, second) in enumerate(saved[-1].unflatten(0, (PAIRS, 2))):
+        (trained,) = (r for r in records if (r["pair"], r["stage"]) == (pair, "trained"))
+        for part, images, labels in (
+            ("train", data.train_images, data.train_labels),
+            ("test", data.test_images, data.test_labels),
+        ):
+            losses, errors = [], []
+            for weights in (first, (first + second) / 2, second):
+                outputs = logits(network, weights, images)
+                losses.append(torch.nn.functional.cross_entropy(outputs, labels).item())
+                errors.append((outputs.argmax(-1) != labels).double().mean().item())
+            for kind, (start, middle, end) in (("loss", losses), ("error", errors)):
+                height = middle - (start + end) / 2
+                assert trained[f"{part}_{kind}"] == pytest.approx(middle, abs=2e-4)
+                assert trained[f"{part}_{kind}_barrier"] == pytest.approx(height, abs=2e-4)
 
 
 def test_a_run_stopped_while_measuring_ends_its_wandb_session(run, monkeypatch):
@@ -109,22 +174,77 @@ def test_a_run_stopped_while_measuring_ends_its_wandb_session(run, monkeypatch):
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])
-def test_a_stopped_run_resumes_to_the_same_results(run, monkeypatch, in_run, epoch):
-    save = Run.save_checkpoint
+@pytest.fixture
+def stopped(run, monkeypatch):
+    """Run the script's main until the end of an epoch."""
 
-    def stop(self, counters, **arrays):
-        self.stop_requested = counters == {"run": in_run, "epoch": epoch}
-        try:
-            save(self, counters, **arrays)
-        except Stopped:
-            self._lock.close()  # as the end of the process would
-            raise
+    def call(run_name: str, in_run: int, epoch: int, **settings):
+        save = Run.save_checkpoint
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "save_checkpoint", stop)
-        with pytest.raises(Stopped):
-            run("stopped")
-    resumed, whole = run("stopped", resume=True), run("whole")
+        def stop(self, counters, **arrays):
+            self.stop_requested = counters == {"run": in_run, "epoch": epoch}
+            try:
+                save(self, counters, **arrays)
+            except Stopped:
+                self._lock.close()  # as the end of the process would
+                raise
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Run, "save_checkpoint", stop)
+            with pytest.raises(Stopped):
+                run(run_name, **settings)
+
+    return call
+
+
+def assert_same_results(directory, expected) -> None:
     for file in ("transpositions.jsonl", "metrics.jsonl", "summary.json"):
-        assert (resumed / file).read_text() == (whole / file).read_text()
+        assert (directory / file).read_text() == (expected / file).read_text()
+
+
+@pytest.mark.parametrize(("in_run", "epoch"), [(0, 1), (0, 2), (1, 1)])
+def test_a_stopped_run_resumes_to_the_same_results(run, stopped, in_run, epoch):
+    stopped("stopped", in_run, epoch)
+    assert_same_results(run("stopped", resume=True), run("whole"))
+
+
+def test_a_run_goes_on_to_more_repetitions(run, stopped):
+    """Whether it is finished, unfinished, or was stopped while it went on."""
+    stopped("unfinished", 0, 1, num_runs=1)
+    directory = run("finished", num_runs=1)
+    run("interrupted", num_runs=1)
+    stopped("interrupted", 1, 1, num_runs=2, resume=True)
+    whole = run("whole")
+    for name in ("unfinished", "finished", "interrupted"):
+        grown = run(name, resume=True)
+        assert_same_results(grown, whole)
+        assert (grown / "DONE").exists()
+        with pytest.raises(UserError, match="num_runs was 2 and is 1"):
+            run(name, num_runs=1, resume=True)
+    with pytest.raises(UserError, match="holds a finished run: give --resume to go on with it"):
+        run("whole", num_runs=3)
+    assert "num_runs: 2" in (directory / "config.yaml").read_text()
+
+
+def test_a_finished_run_stays_so_until_more_of_it_is_saved(run, monkeypatch):
+    directory = run("kept", num_runs=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("MNIST_number_of_transpositions.train_pairs", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run("kept", resume=True)
+    assert (directory / "DONE").exists()
+    gc.collect()  # lets go of the directory, as the end of the process would
+    assert_same_results(run("kept", resume=True), run("whole"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "deleted"])
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
+def test_damaged_records_are_said_to_be_so(run, stopped, finished, damage):
+    if finished:
+        path = run("damaged", num_runs=1) / "transpositions.jsonl"
+    else:
+        stopped("damaged", 1, 1)
+        path = run.directory("damaged") / "transpositions.jsonl"
+    path.write_text(path.read_text()[:-30]) if damage == "cut" else path.unlink()
+    with pytest.raises(UserError, match=r"transpositions.jsonl is damaged: start again with --ov"):
+        run("damaged", resume=True)

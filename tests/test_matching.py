@@ -11,6 +11,7 @@ from utils.matching import (
     Matching,
     Stack,
     WeightMatcher,
+    check_same_function,
     iterated_mean,
     make_matcher,
     mean_weights,
@@ -24,6 +25,7 @@ from utils.vi import GaussianPosterior
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 SHALLOW = Network((12, 40, 4))
 DEEP = Network((12, 24, 24, 24, 4))
@@ -69,7 +71,7 @@ def test_activation_matching_equals_brute_force(seed):
     similarity = similarity_of(SMALL, reference, other)
     (perm,) = ActivationMatcher(SMALL, reference, images_for(SMALL))(other).permutation
     found = similarity[torch.arange(7), perm].sum().item()
-    # the tie-break may give up 7 units × RESOLUTION × the largest similarity, and fp32 rounds
+    # the tie-break may give up 7 × RESOLUTION × the units' lengths, and fp32 rounds
     assert found == pytest.approx(best_by_brute_force(similarity), rel=2e-5)
 
 
@@ -183,7 +185,7 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
     weights = with_dead_and_equal_units()
     matcher = ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))
     itself = matcher(weights)
-    assert (itself.dead, itself.tied) == (2, 2)
+    assert (itself.dead, itself.reference_dead, itself.tied) == (2, 2, 2)
     dead = torch.tensor([3, 8])
     assert torch.equal(itself.permutation[0][dead], dead)
     planted = any_permutation(SHALLOW, 1)
@@ -192,6 +194,55 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
     assert (back.dead, back.tied) == (2, 2)
     assert torch.equal(back.permutation[0][apart], invert(planted)[0][apart])
     assert same(back.permutation, matcher(permute_weights(SHALLOW, weights, planted)).permutation)
+
+
+def rescaled(weights: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same function by units of very different sizes, none of them dead."""
+    moved = weights.clone()
+    (incoming, bias), (outgoing, _) = SHALLOW.layers(moved)
+    bias += 1
+    sizes = 10 ** (-4.0 * torch.randint(2, (40,), generator=random(seed)))
+    incoming *= sizes[:, None]
+    bias *= sizes
+    outgoing /= sizes
+    return moved
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_faint_units_are_matched_by_the_images_as_well(seed):
+    reference, other = (rescaled(initial_weights(SHALLOW, random(k)), k) for k in (seed, seed + 1))
+    _, best = linear_sum_assignment(similarity_of(SHALLOW, reference, other), maximize=True)
+    (found,) = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
+    assert found.tolist() == best.tolist()
+
+
+def with_dead_layer(seed: int) -> torch.Tensor:
+    weights = initial_weights(SHALLOW, random(seed))
+    SHALLOW.layers(weights)[0][1].fill_(-100)
+    return weights
+
+
+def test_a_dead_layer_is_matched_by_cosines():
+    living, dead = initial_weights(SHALLOW, random(0)), with_dead_layer(1)
+    for reference, other in ((living, dead), (dead, living), (dead, with_dead_layer(2))):
+        found = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
+        assert same(found, CosineMatcher(SHALLOW, reference)(other).permutation)
+        assert not same(found, identity(SHALLOW))
+
+
+def test_dead_units_of_the_network_and_of_the_reference_are_told_apart():
+    living = rescaled(initial_weights(SHALLOW, random(0)), 0)
+    found = ActivationMatcher(SHALLOW, living, images_for(SHALLOW))(with_dead_and_equal_units())
+    assert (found.dead, found.reference_dead) == (2, 0)
+    found = ActivationMatcher(SHALLOW, with_dead_and_equal_units(), images_for(SHALLOW))(living)
+    assert (found.dead, found.reference_dead) == (0, 2)
+
+
+@pytest.mark.parametrize("method", ["weight", "cosine"])
+def test_what_a_matcher_does_not_look_at_it_does_not_count(method):
+    weights = with_dead_and_equal_units()
+    found = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))(weights)
+    assert (found.dead, found.reference_dead, found.tied) == (None, None, None)
 
 
 def test_ordinary_networks_have_no_ties():
@@ -297,6 +348,16 @@ def test_rebase_refuses_a_change_of_function(monkeypatch):
         rebase(SHALLOW, planted, matcher)
 
 
+def test_a_single_pair_of_units_moved_by_half_is_noticed():
+    weights = initial_weights(SHALLOW, random(0))
+    for a, b in itertools.combinations(range(40), 2):
+        broken = weights.clone()
+        outgoing = SHALLOW.layers(broken)[1][0]
+        outgoing[:, [a, b]] = outgoing[:, [b, a]]
+        with pytest.raises(AssertionError, match="changed the network's logits"):
+            check_same_function(SHALLOW, weights, broken)
+
+
 def test_a_gaussian_is_moved_as_a_whole():
     mean = initial_weights(SHALLOW, random(0))
     std = torch.rand(SHALLOW.num_weights, generator=random(1))
@@ -346,12 +407,28 @@ def test_iterated_mean_says_when_it_did_not_come_to_rest():
     assert (mean.rounds, mean.still) == (1, False)
 
 
+def test_iterated_mean_needs_samples_that_can_be_gone_through_again():
+    samples = (initial_weights(SHALLOW, random(k)) for k in range(3))
+    with pytest.raises(UserError, match="but a generator only once: give a list"):
+        iterated_mean(SHALLOW, samples, lambda reference: WeightMatcher(SHALLOW, reference))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_diverged_weights_are_refused_in_a_sentence(method):
     weights = initial_weights(SHALLOW, random(0))
     matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
     with pytest.raises(UserError, match="not all finite"):
         matcher(weights * float("nan"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_single_weight_that_is_not_finite_is_refused_in_a_sentence(method):
+    weights = initial_weights(SHALLOW, random(0))
+    matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
+    broken = weights.clone()
+    broken[-1] = float("nan")  # of the last bias, which no matcher compares
+    with pytest.raises(UserError, match="not all finite"):
+        rebase(SHALLOW, broken, matcher)
 
 
 def test_random_networks_need_nearly_as_many_transpositions_as_chance():

@@ -190,10 +190,40 @@ def test_what_cannot_index_is_refused(perm, reason):
         compose([perm], [perm])
 
 
+@pytest.mark.parametrize(
+    "permutation",
+    [torch.tensor([1, 0, 2]), torch.tensor(1), np.array([1, 0, 2]), [1, 0, 2], 3, None],
+    ids=["tensor", "scalar", "numpy", "numbers", "number", "None"],
+)
+def test_what_is_no_list_of_tensors_is_refused(permutation):
+    network = Network((2, 3, 2))
+    weights = torch.zeros(network.num_weights)
+    for function in (
+        lambda p: permute_weights(network, weights, p),
+        lambda p: compose(p, identity(network)),
+        lambda p: compose(identity(network), p),
+        invert,
+        layer_transpositions,
+        num_transpositions,
+    ):
+        with pytest.raises(UserError, match="a list of 1-D tensors of whole numbers, one for each"):
+            function(permutation)
+
+
 @pytest.mark.parametrize("function", [invert, num_transpositions, lambda p: compose(p, p)])
 def test_nothing_is_made_of_what_is_not_a_permutation(function):
     with pytest.raises(UserError, match="unit 0 is there 2 times and unit 1 not at all"):
         function([torch.tensor([0, 0, 2])])
+
+
+@pytest.mark.parametrize(("size", "transpositions"), [(5, 2.0), (5.0, 2), (5, "2"), (5, None)])
+def test_transpositions_that_are_no_whole_number_are_refused(size, transpositions):
+    with pytest.raises(UserError, match="both have to be whole numbers"):
+        random_permutation(size, transpositions, random(0))
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    assert num_transpositions([random_permutation(5, np.int64(2), random(0))]) == 2
 
 
 @pytest.mark.parametrize("transpositions", [-1, 5])

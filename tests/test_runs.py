@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 @dataclass(frozen=True, kw_only=True)
 class ToyConfig(Config):
     step_size: float = option(0.1, "")
+    num_runs: int = option(1, "", may_grow=True)
 
 
 @pytest.fixture
@@ -96,6 +97,27 @@ def test_resume_of_a_finished_run_has_nothing_to_do(config, capsys):
     open_run(config, "toy", CPU).finish({})
     assert open_run(replace(config, resume=True), "toy", CPU).finished
     assert "finished already" in capsys.readouterr().out
+
+
+def test_a_finished_run_goes_on_if_more_of_it_is_asked_for(config):
+    run = open_run(config, "toy", CPU)
+    run.log(epoch=1)
+    run.finish({})
+    with pytest.raises(UserError, match="holds a finished run: give --resume to go on with it"):
+        open_run(replace(config, num_runs=2), "toy", CPU)
+    run = open_run(replace(config, resume=True, num_runs=2), "toy", CPU)
+    assert (run.finished, run.finished_config["num_runs"]) == (False, 1)
+    assert run.load_checkpoint() is None
+    run.log(epoch=2)
+    assert run.path("DONE").exists()  # until there is something to go on with
+    run.save_checkpoint({"epoch": 2})
+    assert not run.path("DONE").exists()
+    assert records(run) == [{"epoch": 1}, {"epoch": 2}]
+    die(run)
+    with pytest.raises(UserError, match=r"\(num_runs was 2 and is 1\)"):
+        open_run(replace(config, resume=True), "toy", CPU)
+    run = open_run(replace(config, resume=True, num_runs=2), "toy", CPU)
+    assert run.load_checkpoint()[0] == {"epoch": 2}
 
 
 def test_a_resumed_run_keeps_the_matmul_it_was_begun_with(config):

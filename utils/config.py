@@ -28,12 +28,17 @@ class UserError(Exception):
 
 def option(
     default, help, *, unit=None, choices=None,
-    minimum=None, above=None, below=None, changeable=False,
+    minimum=None, above=None, below=None, changeable=False, may_grow=False,
 ):  # fmt: skip
-    """A config field. `changeable` marks what may differ when a run is resumed."""
+    """A config field.
+
+    `changeable` marks what may differ when a run is resumed, `may_grow` numbers that may then be
+    larger: what is there already is what it would be, and more of it is made.
+    """
     metadata = {
         "help": help, "unit": unit, "choices": choices,
         "minimum": minimum, "above": above, "below": below, "changeable": changeable,
+        "may_grow": may_grow,
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -94,11 +99,29 @@ class TrainingConfig(NetworkConfig):
     num_epochs: int = option(50, "passes over the training images", minimum=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PermutationConfig(TrainingConfig):
+    """What scripts that permute the networks' hidden units need besides: that there are some."""
+
+    def __post_init__(self):
+        if not self.hidden_sizes:
+            raise UserError(
+                "hidden_sizes must have at least one hidden layer: without hidden units there is "
+                "nothing to permute."
+            )
+
+
 def changed_fields(config, recorded: dict) -> list[str]:
     """Names of the fields that decide a run's result and differ from those recorded for it."""
     current = dataclasses.asdict(config)
     fixed = [f.name for f in dataclasses.fields(config) if not f.metadata["changeable"]]
     return [name for name in fixed if name != "config" and recorded.get(name) != current[name]]
+
+
+def grown_fields(config, recorded: dict) -> list[str]:
+    """Names of the fields that may grow and are larger than recorded for the run."""
+    growing = [f.name for f in dataclasses.fields(config) if f.metadata["may_grow"]]
+    return [name for name in growing if getattr(config, name) > recorded.get(name, math.inf)]
 
 
 def load_configs(config_class, script: str, arguments: list[str], description: str = "") -> list:

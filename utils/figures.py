@@ -138,7 +138,7 @@ def loss_along_line(source: Path) -> Figure:
             image, lines = _surface(axis, results, losses[:, k], scale)
             height = _largest_barrier(losses[-1, k], results["fractions"])
             title = f"{part} loss, {_second_network(results, k)}"
-            axis.set_title(f"{title}\nbarrier after training {height:.3f} nats")
+            axis.set_title(f"{title}\nlargest barrier, trained: {height:.3f} nats")
         bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -165,27 +165,28 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 
 @styled
 def barriers(source: Path) -> Figure:
-    """What each alignment of W₁ leaves of the barrier, over training, and its NoT."""
+    """What each alignment of W₁ leaves of the largest barrier over λ, in training, and its NoT."""
     results = np.load(source)
     epochs, names = results["epochs"], [str(name) for name in results["alignments"]]
     figure, (axes,) = panels(1, 3, height=3)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
-        (axes[1], "error", 100, "percentage points"),
+        (axes[1], "error", 100, "points"),
     ):
         for k, (name, style) in enumerate(zip(names, ALIGNMENT_STYLES, strict=True)):
             height = factor * _largest_barrier(results[f"test_{kind}"][:, k], results["fractions"])
             axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
-        axis.set(xlabel="epoch", ylabel=f"test {kind} barrier [{unit}]")
+        axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
     axes[0].legend(title="W₁")
     for k, style in enumerate(ALIGNMENT_STYLES[1:]):
         found = results["alignment_transpositions"][:, k].sum(-1)
         axes[2].plot(epochs, found, label=names[k + 1], markersize=3, markevery=5, **style)
-    _random_baseline(axes[2], results["hidden_sizes"])
+    _baselines(axes[2], results["hidden_sizes"])
     most = results["hidden_sizes"].sum()
-    axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀", ylim=(0, 1.05 * most))
-    axes[2].legend(loc="lower right")
+    axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
+    axes[2].set(ylim=(-0.05 * most, 1.05 * most))
+    axes[2].legend(loc="center right")
     return figure
 
 
@@ -210,8 +211,7 @@ def along_line(source: Path) -> Figure:
             found = results["transpositions"][checkpoint, k].sum(-1)
             axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
             axes[1].plot(fractions, found, **look)
-    _random_baseline(axes[1], results["hidden_sizes"])
-    axes[1].axhline(0, color=GREY, linewidth=0.8, label="identity: 0")
+    _baselines(axes[1], results["hidden_sizes"])
     axes[0].set(
         xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
     )
@@ -220,14 +220,15 @@ def along_line(source: Path) -> Figure:
     return figure
 
 
-def _random_baseline(axis: Axes, hidden_sizes) -> None:
-    """The mean NoT of uniformly random permutations, behind what was measured."""
+def _baselines(axis: Axes, hidden_sizes) -> None:
+    """NoT of uniformly random permutations, on average, and of the identity."""
     expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
     formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
     axis.axhline(
         expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1, zorder=1,
         label=f"random: {formula} = {expected:.0f}",
     )  # fmt: skip
+    axis.axhline(0, color=GREY, linewidth=0.8, zorder=1, label="identity: 0")
 
 
 # ---- number of transpositions before and after training: transpositions.jsonl
@@ -248,21 +249,20 @@ STAGE_NAMES = {
 def transpositions(source: Path) -> Figure:
     """Paper A's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
 
-    Lines are means over runs, bands one standard deviation to either side.
+    Lines are means over runs; with several runs, bands are one standard deviation to either side.
     """
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
     figure, (axes,) = panels(1, 3, height=3.3)
     _stage_lines(axes[0], records, lambda record: sum(record["found"]))
     _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
     _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
-    planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
+    planted, mean, _ = _by_pair(records, "trained", lambda record: record["train_loss_barrier"])
     axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
     most = max(sum(record["planted"]) for record in records)
     axes[0].plot(
-        [0, most], [0, most], color=GREEN, linewidth=6, alpha=0.35, zorder=1,
-        solid_capstyle="butt", label="unchanged: y = x",
-    )  # fmt: skip  # wide, to be seen on either side of points that lie exactly upon it
-    _random_baseline(axes[0], records[0]["hidden_sizes"])
+        [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
+    )  # before the points, which often lie exactly upon it
+    _baselines(axes[0], records[0]["hidden_sizes"])
     labels = (
         "NoT found by rebasin",
         "weight distance of the pair",
@@ -278,22 +278,30 @@ def transpositions(source: Path) -> Figure:
 
 def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
     for stage, style in STAGE_STYLES.items():
-        planted, mean, deviation = _by_planted(records, stage, measure)
+        planted, mean, deviation = _by_pair(records, stage, measure)
         axis.plot(planted, mean, label=STAGE_NAMES[stage], markersize=3, linewidth=1, **style)
-        axis.fill_between(
-            planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
-        )
+        if deviation is not None:
+            axis.fill_between(
+                planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
+            )
 
 
-def _by_planted(records: list[dict], stage: str, measure) -> tuple[np.ndarray, ...]:
-    """The planted NoT, and mean and standard deviation over runs of what `measure` gives there."""
+def _by_pair(
+    records: list[dict], stage: str, measure
+) -> tuple[list, np.ndarray, np.ndarray | None]:
+    """Each pair's planted NoT, and mean and standard deviation over runs of what `measure` gives.
+
+    One run has no standard deviation. Pairs of small networks can have the same planted NoT.
+    """
     values = {}
     for record in records:
         if record["stage"] == stage:
-            values.setdefault(sum(record["planted"]), []).append(measure(record))
-    planted = sorted(values)
-    mean = np.array([np.mean(values[number]) for number in planted])
-    return np.array(planted), mean, np.array([np.std(values[number]) for number in planted])
+            pair = sum(record["planted"]), record["pair"]
+            values.setdefault(pair, []).append(measure(record))
+    pairs = sorted(values)
+    table = np.array([values[pair] for pair in pairs])  # [pair, run]
+    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None
+    return [planted for planted, _ in pairs], table.mean(1), deviation
 
 
 # ---- how much noise rebasin stands: benchmarks/recovery.json

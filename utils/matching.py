@@ -32,8 +32,8 @@ from torch import Tensor
 
 METHODS = ("activation", "weight", "cosine")
 
-# Sums over images in fp32 are good to about this, relative to the largest: similarities that
-# differ by less are equal as far as the data can tell.
+# Sums Σ_n a(n) b(n) over images in fp32 are good to about this, relative to ‖a‖ ‖b‖: similarities
+# that differ by less are equal as far as the data can tell.
 RESOLUTION = 1e-6
 # A step of the descent must gain more than float64 can lose, or it could go round in circles.
 LEAST_GAIN = 1e-12
@@ -44,11 +44,15 @@ SAME_FUNCTION = 1e-9
 
 @dataclass(frozen=True)
 class Matching:
-    """The permutation that aligns a network, and what the data left open, over all its layers."""
+    """The permutation that aligns a network, and what the images left open, over all its layers.
+
+    Only matching by activation counts that.
+    """
 
     permutation: Permutation
-    dead: int = 0  # units of the network that no image activates
-    tied: int = 0  # units that respond to the reference just as another one does
+    dead: int | None = None  # units of the network that no image activates
+    reference_dead: int | None = None  # units of the reference that none activates
+    tied: int | None = None  # units that respond to the reference just as another one does
 
 
 Matcher = Callable[[Tensor], Matching]
@@ -94,6 +98,9 @@ class ActivationMatcher:
             values = hidden_activations(network, reference, rows)
             for target, layer_values in zip(kept, values, strict=True):
                 target.copy_(layer_values)
+        self._squares = [
+            sum(_squares(chunk) for chunk in layer.split(CHUNK_ROWS)) for layer in self._activations
+        ]
 
     def __call__(self, weights: Tensor) -> Matching:
         return self.match_all(Stack(self.network, weights[None]))[0]
@@ -119,14 +126,18 @@ class ActivationMatcher:
     def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
         permutation, below = [], None
         layers = zip(self.network.layers(self.reference), self.network.layers(weights), strict=True)
-        for ((reference, _), (weight, _)), comparison in zip(layers, comparisons, strict=False):
-            similarity = comparison.similarity
-            tie_break = RESOLUTION * similarity.abs().max() * _cosines(reference, weight, below)
-            below = _assign(similarity + tie_break)
+        measured = zip(self._squares, comparisons, strict=True)
+        for ((reference, _), (weight, _)), (squares, comparison) in zip(
+            layers, measured, strict=False
+        ):
+            resolution = _resolution(squares.sqrt(), comparison.squares.sqrt())
+            tie_break = resolution * _cosines(reference, weight, below)
+            below = _assign(comparison.similarity + tie_break)
             permutation.append(below)
         return Matching(
             permutation,
-            dead=sum(comparison.num_dead() for comparison in comparisons),
+            dead=sum(_num_dead(comparison.squares) for comparison in comparisons),
+            reference_dead=sum(_num_dead(squares) for squares in self._squares),
             tied=sum(comparison.num_tied() for comparison in comparisons),
         )
 
@@ -136,24 +147,42 @@ class _Comparison:
 
     def __init__(self, size: int, device: torch.device):
         self.similarity = torch.zeros(size, size, dtype=torch.float64, device=device)
-        self.active = torch.zeros(size, dtype=torch.bool, device=device)  # on any image
+        self.squares = torch.zeros(size, dtype=torch.float64, device=device)  # Σ_n b_j(n)²
 
     def add(self, reference: Tensor, values: Tensor) -> None:
         """Products over a chunk are made in fp32; their sum Σ_n a_i(n) b_j(n) is in float64."""
         self.similarity += reference.T @ values
-        self.active |= values.any(0)
-
-    def num_dead(self) -> int:
-        return int((~self.active).sum())
+        self.squares += _squares(values)
 
     def num_tied(self) -> int:
         """How many living units have the same similarities, to rounding, as another one."""
-        columns = self.similarity[:, self.active]
+        columns = self.similarity[:, self.squares > 0]
         products = columns.T @ columns
         lengths = products.diagonal()
         squared_distances = lengths[:, None] + lengths - 2 * products
         equal = squared_distances <= RESOLUTION**2 * lengths
         return int((equal.sum(1) > 1).sum())
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Σ_n b_j(n)² of every unit j over a chunk of images."""
+    return values.square().sum(0).double()
+
+
+def _num_dead(squares: Tensor) -> int:
+    return int((squares == 0).sum())
+
+
+def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
+    """By how much similarities [n, n] of units of these lengths ‖a‖, ‖b‖ must differ to count.
+
+    Dead units have no length: they count as much as the faintest of the others, so that their
+    tie-break decides among them and takes no place from the living.
+    """
+    if not (first.any() and second.any()):
+        return 1.0  # with a dead layer the tie-break is all there is
+    first, second = (lengths.clamp(min=lengths[lengths != 0].min()) for lengths in (first, second))
+    return RESOLUTION * torch.outer(first, second)
 
 
 # ---- by weight
@@ -267,13 +296,17 @@ def _cosines(reference: Tensor, weight: Tensor, below: Tensor | None) -> Tensor:
 
 def _assign(similarity: Tensor) -> Tensor:
     """The assignment perm [n] of units to places that maximises Σ_i similarity[i, perm[i]]."""
-    if not similarity.isfinite().all():
+    _check_finite(similarity)
+    _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
+    return torch.from_numpy(units)
+
+
+def _check_finite(values: Tensor) -> None:
+    if not values.isfinite().all():
         raise UserError(
             "These networks cannot be matched: their weights, or the activations they give, are "
             "not all finite numbers."
         )
-    _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
-    return torch.from_numpy(units)
 
 
 # ---- moving networks
@@ -286,6 +319,7 @@ class Rebased(NamedTuple):
 
 def rebase(network: Network, weights: Tensor, matcher: Matcher) -> Rebased:
     """The network with its hidden units where they match the matcher's reference best."""
+    _check_finite(weights)  # not every weight takes part in the matching
     matching = matcher(weights)
     moved = permute_weights(network, weights, matching.permutation)
     check_same_function(network, weights, moved)
@@ -307,9 +341,12 @@ def rebase_gaussian(
 
 
 def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
-    """Compare the two networks' logits, in float64, on a few random inputs."""
+    """Compare the two networks' logits, in float64, on a few random inputs.
+
+    They have both signs, so that a unit which is dead on one of them is hardly so on all.
+    """
     random = generator(0, "probe_inputs")
-    probe = torch.rand(8, network.sizes[0], generator=random, dtype=torch.float64)
+    probe = torch.randn(16, network.sizes[0], generator=random, dtype=torch.float64)
     pair = torch.stack([before, after]).double()
     old, new = logits(network, pair, probe.to(pair.device))
     change = (new - old).abs().max().item()
@@ -347,6 +384,10 @@ def iterated_mean(
 
     The samples are gone through once a round; `matcher_for(reference)` makes the matchers.
     """
+    if isinstance(samples, Iterator):
+        raise UserError(
+            "The samples are gone through once a round, but a generator only once: give a list."
+        )
     reference, still, rounds = mean_weights(samples), False, 0
     while not still and rounds < max_rounds:
         rebased = rebase_all(network, samples, matcher_for(reference))

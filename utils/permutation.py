@@ -11,6 +11,7 @@ NoT = n − number of cycles (fixed points included), is the least number of swa
 
 import functools
 from collections.abc import Sequence
+from numbers import Integral
 
 from utils.config import UserError
 from utils.mlp import Network
@@ -32,7 +33,7 @@ def identity(network: Network) -> Permutation:
 
 def check_permutation(permutation: Permutation, sizes: Sequence[int]) -> None:
     """Raise a `UserError` that says what keeps this from permuting layers of these sizes."""
-    if len(permutation) != len(sizes):
+    if len(_sizes(permutation)) != len(sizes):
         raise UserError(
             f"This permutation is for {len(permutation)} hidden layers instead of {len(sizes)}: "
             "it needs one index tensor for each."
@@ -41,6 +42,16 @@ def check_permutation(permutation: Permutation, sizes: Sequence[int]) -> None:
         problem = _problem(perm, size)
         if problem:
             raise UserError(f"Hidden layer {layer}: not a permutation of {size} units: {problem}.")
+
+
+def _sizes(permutation: Permutation) -> list[int]:
+    """How many units of each hidden layer it permutes."""
+    try:
+        return [len(perm) for perm in permutation]
+    except TypeError:
+        raise UserError(
+            "A permutation is a list of 1-D tensors of whole numbers, one for each hidden layer."
+        ) from None
 
 
 def _problem(perm: Tensor, size: int) -> str | None:
@@ -79,20 +90,20 @@ def permute_weights(network: Network, weights: Tensor, permutation: Permutation)
 
 def compose(first: Permutation, second: Permutation) -> Permutation:
     """The permutation that does what `first` and then `second` do."""
-    check_permutation(first, [len(perm) for perm in second])
-    check_permutation(second, [len(perm) for perm in first])
+    check_permutation(first, _sizes(second))
+    check_permutation(second, _sizes(first))
     return [a[b] for a, b in zip(first, second, strict=True)]
 
 
 def invert(permutation: Permutation) -> Permutation:
     """The permutation that undoes this one."""
-    check_permutation(permutation, [len(perm) for perm in permutation])
+    check_permutation(permutation, _sizes(permutation))
     return [torch.argsort(perm) for perm in permutation]
 
 
 def cycles(perm: Tensor) -> list[list[int]]:
     """The cycles of one layer's permutation, fixed points included, by their smallest unit."""
-    check_permutation([perm], [len(perm)])
+    check_permutation([perm], _sizes([perm]))
     following = perm.tolist()
     seen = [False] * len(following)
     found = []
@@ -109,7 +120,8 @@ def cycles(perm: Tensor) -> list[list[int]]:
 
 def layer_transpositions(permutation: Permutation) -> list[int]:
     """NoT of every hidden layer."""
-    return [len(perm) - len(cycles(perm)) for perm in permutation]
+    sizes = _sizes(permutation)
+    return [size - len(cycles(perm)) for size, perm in zip(sizes, permutation, strict=True)]
 
 
 def num_transpositions(permutation: Permutation) -> int:
@@ -135,6 +147,8 @@ def random_permutation(size: int, transpositions: int, generator: torch.Generato
     backwards from the last, with the probability that leads to the wanted number of cycles
     (a ratio of Stirling numbers); behind whom the others are put is then uniform.
     """
+    if not (isinstance(size, Integral) and isinstance(transpositions, Integral)):
+        raise UserError(f"NoT {transpositions} of {size} units: both have to be whole numbers.")
     if not 0 <= transpositions < size:
         raise UserError(
             f"NoT {transpositions} is impossible for {size} units: it lies in 0..{size - 1}."

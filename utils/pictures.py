@@ -41,14 +41,14 @@ BARRIERS = (
     Picture(
         "The barrier that each way of rebasin leaves",
         "net_matching", "barriers",
-        "Test loss and error barriers over training, and NoT of the rebasin beside that of a "
-        "random permutation.",
+        "Test loss and error barriers over training, the largest over λ, error in percentage "
+        "points; and NoT of the rebasin beside that of a random permutation.",
     ),
     Picture(
         "Figure 3, left: networks that start as permuted copies of each other",
         "transpositions", "transpositions",
-        "NoT found by rebasin, weight distance and loss barrier after training, each against "
-        "the NoT planted at initialisation.",
+        "NoT found by rebasin, weight distance and loss barrier at λ = ½ after training, each "
+        "against the NoT planted at initialisation.",
     ),
     Picture(
         "Figure 3, right: on the line between two networks",

@@ -32,7 +32,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from utils import compute, wandb_log
-from utils.config import UserError, changed_fields, load_configs
+from utils.config import UserError, changed_fields, grown_fields, load_configs
 from utils.files import (
     as_numpy,
     jsonable,
@@ -138,25 +138,30 @@ def open_run(config, kind: str, device: torch.device) -> "Run":
     lock = lock_directory(directory)
     if config.overwrite:
         _clear(directory)
-    begun = (directory / "config.yaml").exists()
-    if begun:
-        _check_reusable(config, directory)
+    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
+    if (directory / "config.yaml").exists():
+        _check_reusable(config, directory, recorded)
     else:
-        content = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-        write_atomically(directory / "config.yaml", lambda f: f.write(content.encode()))
-    return Run(config, kind, directory, lock, device)
+        _write_config(config, directory)
+    return Run(config, kind, directory, lock, device, recorded)
 
 
-def _check_reusable(config, directory: Path) -> None:
+def _write_config(config, directory: Path) -> None:
+    content = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+    write_atomically(directory / "config.yaml", lambda f: f.write(content.encode()))
+
+
+def _check_reusable(config, directory: Path, recorded: dict) -> None:
+    grown = grown_fields(config, recorded)
     finished = (directory / "DONE").exists()
+    complete = finished and not grown
     if not config.resume:
-        ways = "--overwrite to replace it" if finished else "--resume to go on with it"
+        ways = "--overwrite to replace it" if complete else "--resume to go on with it"
         raise UserError(
             f"{directory} holds a {'finished' if finished else 'begun'} run: "
-            f"give {ways}, or another --run_name{'' if finished else ', or --overwrite'}."
+            f"give {ways}, or another --run_name{'' if complete else ', or --overwrite'}."
         )
-    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
-    changed = changed_fields(config, recorded)
+    changed = [name for name in changed_fields(config, recorded) if name not in grown]
     if changed:
         was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
         raise UserError(
@@ -199,12 +204,19 @@ def _clear(directory: Path) -> None:
 
 
 class Run:
-    """An open run directory. `finished` tells that there is nothing left to do."""
+    """An open run directory. `finished` tells that there is nothing left to do.
 
-    def __init__(self, config, kind: str, directory: Path, lock, device: torch.device):
+    Where a finished run is asked for more, `finished_config` has the settings it was finished with.
+    """
+
+    def __init__(
+        self, config, kind: str, directory: Path, lock, device: torch.device, recorded: dict
+    ):
         self.config, self.kind, self.directory, self._lock = config, kind, directory, lock
         self.device = device
-        self.finished = (directory / "DONE").exists()
+        self.finished_config = recorded if (directory / "DONE").exists() else {}
+        self._extended = bool(grown_fields(config, recorded))
+        self.finished = bool(self.finished_config) and not self._extended
         if self.finished:
             print(f"{directory} is finished already; nothing to do.")
             return
@@ -283,6 +295,10 @@ class Run:
         header = json.dumps({"counters": counters, "metrics_bytes": self._metrics.tell()})
         encoded = np.frombuffer(header.encode(), dtype=np.uint8)
         save_arrays(self.path("checkpoint.npz"), header=encoded, **arrays)
+        if self._extended:  # a finished run is from here on a begun one
+            self.path("DONE").unlink(missing_ok=True)
+            _write_config(self.config, self.directory)
+            self._extended = False
         self._write_meta()
         self.stop_if_asked()
 
@@ -295,11 +311,15 @@ class Run:
     def load_checkpoint(self, **shapes: tuple) -> tuple[dict, dict] | None:
         """(counters, arrays) of the last checkpoint, or None; `shapes` is what must be in it.
 
-        Records written after that checkpoint are dropped, for they will be written again.
+        Records written after that checkpoint are dropped, for they will be written again; those
+        of a finished run are kept.
         """
         path = self.path("checkpoint.npz")
         if not path.exists():
-            self._metrics.truncate(0)
+            if self.finished_config:
+                self._wandb.catch_up(self._records())
+            else:
+                self._metrics.truncate(0)
             return None
         try:
             with np.load(path) as archive:
