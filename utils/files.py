@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -21,6 +22,12 @@ def write_atomically(path: Path, write: Callable) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cut(file: BinaryIO, length: int) -> None:
+    """Drop what a file that is being appended to has beyond `length` bytes."""
+    file.truncate(length)
+    file.seek(0, os.SEEK_END)  # until the next write tell() would give the old end
 
 
 def save_json(path: Path, content) -> None:

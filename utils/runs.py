@@ -35,6 +35,7 @@ from utils import compute, wandb_log
 from utils.config import UserError, changed_fields, load_configs
 from utils.files import (
     as_numpy,
+    cut,
     jsonable,
     save_arrays,
     save_figure,
@@ -299,7 +300,7 @@ class Run:
         """
         path = self.path("checkpoint.npz")
         if not path.exists():
-            self._metrics.truncate(0)
+            cut(self._metrics, 0)
             return None
         try:
             with np.load(path) as archive:
@@ -320,7 +321,7 @@ class Run:
             raise UserError(
                 f"{self.path('metrics.jsonl')} is damaged: start again with --overwrite."
             )
-        self._metrics.truncate(header["metrics_bytes"])
+        cut(self._metrics, header["metrics_bytes"])
         self._wandb.catch_up(self._records())
         counters = header["counters"]
         done = ", ".join(f"{name} {counters[name]}" for name in PROGRESS if name in counters)
