@@ -82,6 +82,11 @@ class HMCConfig(NetworkConfig):
                 "A trajectory has either num_steps or a trajectory_length: "
                 "give one of them, and 'none' for the other if the config has it."
             )
+        if self.adapt_step_size and not self.num_burnin:
+            raise UserError(
+                "The step size is adapted in burn-in, and this run has none: give --num_burnin, "
+                "or --no-adapt_step_size."
+            )
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
             self.grow_trajectories, self.adapt_step_size, self.target_acceptance,

@@ -102,7 +102,7 @@ def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
 def test_where_chains_start(script, tmp_path, start):
     """Before it moves an anchored chain fits the data with weights of the prior's size."""
     arguments = ("--start", start, "--hidden_sizes", 64, "--anchored_epochs", 100)
-    stay = ("--num_burnin", 0, "--num_steps", 1, "--step_size", 1e-9)
+    stay = ("--num_burnin", 0, "--no-adapt_step_size", "--num_steps", 1, "--step_size", 1e-9)
     process = script("MNIST_HMC", *TOY, *arguments, *stay)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
@@ -177,6 +177,12 @@ def test_length_and_steps_exclude_each_other(script):
     process = script("MNIST_HMC", "--config_name", "quick", "--num_steps", 5)
     assert process.returncode == 2
     assert "either num_steps or a trajectory_length" in process.stderr
+
+
+def test_a_step_size_needs_burnin_to_be_adapted_in(script):
+    process = script("MNIST_HMC", *TOY, "--num_burnin", 0)
+    assert process.returncode == 2
+    assert "adapted in burn-in, and this run has none" in process.stderr
 
 
 # ---- several processes
