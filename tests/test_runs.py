@@ -259,6 +259,7 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
         (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
         (MemoryError(), 2, "not enough memory"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 2, "The GPU has not enough memory"),
         (Stopped(), 130, "Go on with: python Toy.py --seed 3 --resume"),
         (KeyboardInterrupt(), 130, "Go on with: python Toy.py --seed 3 --resume"),
     ],

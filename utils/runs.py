@@ -92,6 +92,8 @@ def explain(error: Exception, again: str) -> str:
     """The error in a sentence; one that no user could cause or mend is raised again."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The GPU has not enough memory for that: make the network smaller, or --device cpu."
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return "This machine has not enough memory for that: make the network or its stack smaller."
     if not isinstance(error, OSError):
