@@ -14,6 +14,7 @@ from utils import chain_record
 from utils.data import load_dataset
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
+from utils.wandb_log import NoWandb
 
 import numpy as np
 import pytest
@@ -164,6 +165,37 @@ def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Go on with" in errors
+
+
+def test_a_stop_saves_all_transitions_that_were_finished(script, tmp_path, monkeypatch):
+    """Also those since the last checkpoint, of which there is none yet here."""
+    fixed = ("--no-grow_trajectories", "--jitter", 0)  # 12 steps per transition
+    arguments = (*TOY, *fixed, "--checkpoint_seconds", 1000, "--run_name")
+    whole = script("MNIST_HMC", *arguments, "whole")
+    assert whole.returncode == 0, whole.stderr
+    on_step, steps = chain_record.ChainRecord.on_step, []
+
+    def stop_in_transition_7(self):
+        steps.append(1)
+        self.run.stop_requested = len(steps) == 7 * 12 - 5
+        on_step(self)
+
+    closed = []
+    monkeypatch.setattr(chain_record.ChainRecord, "on_step", stop_in_transition_7)
+    monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1))
+    stopped = script("MNIST_HMC", *arguments, "stopped")
+    assert stopped.returncode == 130
+    assert closed == [1]
+    run = tmp_path / "default" / "HMC-MNIST-quick-stopped"
+    before = (run / "trace.jsonl").read_text()
+    assert len(before.splitlines()) == 6
+    assert json.loads((run / "chains.json").read_text())["stored_per_chain"] == 2
+    resumed = script("MNIST_HMC", *arguments, "stopped", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "after iteration 6" in resumed.stdout
+    assert (run / "trace.jsonl").read_text().startswith(before)  # with its times: made once
+    expected = tmp_path / "default" / "HMC-MNIST-quick-whole" / "samples.npy"
+    assert (run / "samples.npy").read_bytes() == expected.read_bytes()
 
 
 @pytest.mark.parametrize("setting", ["jitter", "target_acceptance"])

@@ -18,7 +18,7 @@ from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network
 from utils.predict import class_probabilities
 from utils.progress import announce, duration, progress_bar
-from utils.runs import Run, Stopped
+from utils.runs import Run
 from utils.storage import ArrayFile, RecordFile
 
 import numpy as np
@@ -79,6 +79,7 @@ class ChainRecord:
     def open(self, chains: Chains) -> Iterator[None]:
         """Within it transitions may be added."""
         run, rows = self.run, self._num_chains * self._per_chain
+        self._newest = chains
         columns = len(self._quantities.names)
         shapes = (rows, self._network.num_weights), (rows, columns)
         resumed = self.chains is not None
@@ -97,15 +98,18 @@ class ChainRecord:
             try:
                 yield
             except UserError:
-                if run.stop_requested:  # Ctrl-C reaches all ranks, and another one ended first
-                    raise Stopped from None
+                self._stop_if_asked()  # Ctrl-C reaches all ranks, and another one ended first
                 raise
 
     def on_step(self) -> None:
-        """To be called in every leapfrog step. What a stop interrupts is done again on resume."""
+        """To be called in every leapfrog step, where a run ends that was asked to stop."""
         self._bar.update()
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        """Save all but the transition that is being made, and stop."""
         if self.run.stop_requested:
-            raise Stopped
+            self._checkpoint(self._newest)
 
     def _save_layout(self, chains: Chains) -> None:
         """How samples.npy is filled: what is read from it while chains still run."""
@@ -147,6 +151,7 @@ class ChainRecord:
             number = self._stored(iteration) - 1 if stores else None
             scores = self._score(chains.weights, transitions, number)
         self.run.log(iteration=iteration, **averages, **scores)
+        self._newest = chains
         self._count(transitions, burnin)
         self._show(averages | scores)
         if iteration == config.num_burnin:
