@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,11 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import MNIST_HMC
 from tests.conftest import REPOSITORY, script_command
 from utils import chain_record
+from utils.chain_record import ChainRecord, Pace
 from utils.data import load_dataset
+from utils.hmc import leapfrog
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
+from utils.parallel import Ranks
+from utils.posterior import Energy
 from utils.wandb_log import NoWandb
 
 import numpy as np
@@ -167,13 +173,120 @@ def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     assert "Go on with" in errors
 
 
+# ---- what is said of time
+
+FIXED = (*TOY, "--no-grow_trajectories", "--jitter", 0)  # 12 steps per transition
+
+
+class Clock:
+    """Stands in for the module `time` where what is timed moves it."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    monotonic = perf_counter = __call__
+
+
+class TimedTarget:
+    """5 s for an energy, 2 s for a force, and half a minute more for the first of them."""
+
+    def __init__(self, clock):
+        self._clock, self._first = clock, 30.0
+
+    def energy(self, weights):
+        self._clock.now += 5
+        return Energy(0.0, 0.0, torch.zeros_like(weights))
+
+    def trajectory(self, weights):
+        return self.energy(weights), self
+
+    def __call__(self, weights):
+        self._clock.now += 2 + self._first
+        self._first = 0.0
+        return torch.zeros_like(weights)
+
+    def counts(self):
+        return 0.0, 0
+
+
+def test_the_pace_is_that_of_any_number_of_steps(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(MNIST_HMC, "time", clock)
+    target, weights = TimedTarget(clock), torch.zeros(3)
+    pace = MNIST_HMC.measure_pace(target, weights, 0.1)
+    for num_steps in (1, 70):
+        began = clock.now
+        leapfrog(target, weights, torch.ones(3), 0.1, num_steps)
+        assert pace.seconds(num_steps, 1) == pytest.approx(clock.now - began)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "ranks", "at_a_time"), [("data", 2, 1), ("chains", 1, 1), ("chains", 2, 1.5)]
+)
+def test_three_chains_side_by_side(sharing, ranks, at_a_time):
+    config = MNIST_HMC.HMCConfig(hidden_sizes=[4], num_chains=3, parallel=sharing)
+    found = MNIST_HMC.chains_side_by_side(config, Ranks(0, ranks))
+    assert found == at_a_time
+    assert Pace(2.0, 5.0, found).seconds(300, 30) == pytest.approx(750 / at_a_time)
+
+
+def test_the_estimate_has_all_that_transitions_take_also_on_resume(script, monkeypatch):
+    announce, on_step = ChainRecord.announce, ChainRecord.on_step
+    pace = Pace(step=2.0, transition=5.0)
+    monkeypatch.setattr(
+        ChainRecord, "announce", lambda self, chains, measured: announce(self, chains, pace)
+    )
+    monkeypatch.setattr(ChainRecord, "_measure_score", lambda *arguments: 3.0)
+    steps = []
+
+    def stop_in_transition_7(self):
+        steps.append(1)
+        self.run.stop_requested = len(steps) == 6 * 12 + 5
+        on_step(self)
+
+    monkeypatch.setattr(ChainRecord, "on_step", stop_in_transition_7)
+    arguments = (*FIXED, "--store_every", 2, "--checkpoint_seconds", 1000)
+    stopped = script("MNIST_HMC", *arguments)
+    assert stopped.returncode == 130
+    # 20 transitions of 12 · 2 + 5 s; 4 + 8 states are scored
+    assert "Estimate: 10 min 16 s" in stopped.stdout
+    resumed = script("MNIST_HMC", *arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Estimate: 7 min 7 s" in resumed.stdout  # 14 transitions, 7 states
+
+
+def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, monkeypatch):
+    clock, steps, on_step, score = Clock(), [], ChainRecord.on_step, ChainRecord._score
+
+    def step(self):
+        steps.append(1)
+        clock.now += 2 if 36 < len(steps) <= 48 else 1  # the last of burn-in is slow
+        on_step(self)
+
+    def slow_score(self, *arguments):
+        clock.now += 6
+        return score(self, *arguments)
+
+    monkeypatch.setattr(chain_record, "time", clock)
+    monkeypatch.setattr(ChainRecord, "on_step", step)
+    monkeypatch.setattr(ChainRecord, "_score", slow_score)
+    process = script("MNIST_HMC", *FIXED)
+    assert process.returncode == 0, process.stderr
+    # 18 s, 18 s, 18 s and 30 s; there are twice as many to come
+    assert "sampling: 2 min 48 s" in process.stdout + process.stderr
+
+
+# ---- stopping
+
+
 def test_a_stop_saves_all_transitions_that_were_finished(script, tmp_path, monkeypatch):
     """Also those since the last checkpoint, of which there is none yet here."""
-    fixed = ("--no-grow_trajectories", "--jitter", 0)  # 12 steps per transition
-    arguments = (*TOY, *fixed, "--checkpoint_seconds", 1000, "--run_name")
+    arguments = (*FIXED, "--checkpoint_seconds", 1000, "--run_name")
     whole = script("MNIST_HMC", *arguments, "whole")
     assert whole.returncode == 0, whole.stderr
-    on_step, steps = chain_record.ChainRecord.on_step, []
+    on_step, steps = ChainRecord.on_step, []
 
     def stop_in_transition_7(self):
         steps.append(1)
@@ -181,7 +294,7 @@ def test_a_stop_saves_all_transitions_that_were_finished(script, tmp_path, monke
         on_step(self)
 
     closed = []
-    monkeypatch.setattr(chain_record.ChainRecord, "on_step", stop_in_transition_7)
+    monkeypatch.setattr(ChainRecord, "on_step", stop_in_transition_7)
     monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1))
     stopped = script("MNIST_HMC", *arguments, "stopped")
     assert stopped.returncode == 130
@@ -279,6 +392,9 @@ def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_di
     one, two = (np.load(run / "samples.npy") for run in runs)
     np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
     assert np.abs(one[:8] - one[8:16]).max() > 1
+    steps = json.loads((runs[1] / "summary.json").read_text())["leapfrog_steps"]
+    *_, (made, planned) = re.findall(r"(\d+)/(\d+) \[", both.stderr)
+    assert int(made) == steps == pytest.approx(int(planned), rel=0.1)
 
 
 def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, data_dir):

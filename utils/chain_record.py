@@ -6,8 +6,10 @@ the transitions since the last checkpoint are made, and written, a second time.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from utils import figures
 from utils.config import UserError
@@ -27,7 +29,19 @@ from torch import Tensor
 
 STOCKTAKINGS = 10  # while the chains run
 SECONDS_BETWEEN_STOCKTAKINGS = 60  # at least: drawing the figure takes one or two
+RECENT = 8  # iterations that tell, after burn-in, how long the others will take
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
+
+
+class Pace(NamedTuple):
+    """Seconds that chains take, and how much they do side by side on several ranks."""
+
+    step: float  # a leapfrog step
+    transition: float  # what a transition takes besides its steps: the energies at its ends
+    side_by_side: float = 1.0  # chains that move at a time
+
+    def seconds(self, steps: float, transitions: float) -> float:
+        return (steps * self.step + transitions * self.transition) / self.side_by_side
 
 
 class ChainRecord:
@@ -59,15 +73,19 @@ class ChainRecord:
         config = self.run.config
         return config.num_burnin + config.num_samples * config.store_every
 
-    def announce(self, chains: Chains, seconds_per_step: float) -> None:
+    def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
+        self._side_by_side = pace.side_by_side
+        moves = self._num_chains * (self.num_iterations - chains.iteration)
+        seconds = pace.seconds(self._steps_left(chains), moves)
+        seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
         rows = self._num_chains * self._per_chain
         row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
         checkpoints = 2 * (chains.weights.nbytes + self._probability_sum.nbytes)
         there = [self.run.path(name) for name in ("samples.npy", "quantities.npy")]
         announce(
             self.run.directory,
-            seconds_per_step * self._steps_left(chains),
+            seconds,
             more_memory=2 * checkpoints,
             disk_bytes=rows * row_bytes + checkpoints,
             disk_bytes_there=sum(path.stat().st_size for path in there if path.exists()),
@@ -89,7 +107,8 @@ class ChainRecord:
         run.save_network(self._network)
         self._save_layout(chains)
         self._checkpointed = self._added = self._took_stock = time.monotonic()
-        done = self._counters["steps"]
+        self._recent = deque(maxlen=RECENT)
+        self._made = done = self._counters["steps"]
         total = done + self._steps_left(chains)
         with (
             run.graceful_stop(),
@@ -103,7 +122,8 @@ class ChainRecord:
 
     def on_step(self) -> None:
         """To be called in every leapfrog step, where a run ends that was asked to stop."""
-        self._bar.update()
+        self._made += self._side_by_side
+        self._bar.update(round(self._made) - self._bar.n)
         self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
@@ -132,6 +152,19 @@ class ChainRecord:
             for adaptation in chains.adaptations
         )
         return round(sum(steps))
+
+    def _scores_left(self, iteration: int) -> int:
+        """States of all chains that test accuracies will be measured of."""
+        config = self.run.config
+        burnin = max(0, config.num_burnin - iteration)
+        return self._num_chains * (burnin + self._per_chain - self._stored(iteration))
+
+    def _measure_score(self, weights: Tensor) -> float:
+        """Seconds that the test accuracy of a state takes, from a second call, like all others."""
+        for _ in range(2):
+            began = time.perf_counter()
+            class_probabilities(self._network, weights, self._data.test_images)
+        return time.perf_counter() - began
 
     # -- as transitions are made
 
@@ -180,13 +213,16 @@ class ChainRecord:
 
     def _count(self, transitions: list[Transition], burnin: bool) -> None:
         now = time.monotonic()
-        counters = self._counters
-        counters["steps"] += sum(t.num_steps for t in transitions)
+        counters, steps = self._counters, sum(t.num_steps for t in transitions)
+        counters["steps"] += steps
         if not burnin:
             counters["seconds"] += now - self._added
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
-        self._seconds_per_step = (now - self._added) / sum(t.num_steps for t in transitions)
+        self._recent.append((now - self._added, steps))
         self._added = now
+        # Counted here are also the steps of other ranks, and those that a divergence has spared.
+        self._made = counters["steps"]
+        self._bar.update(self._made - self._bar.n)
 
     def _show(self, shown: dict) -> None:
         texts = {
@@ -203,7 +239,8 @@ class ChainRecord:
     def _announce_sampling(self, chains: Chains) -> None:
         left = self._steps_left(chains)
         self._bar.total = self._bar.n + left
-        self._bar.write(f"Burn-in is over; sampling: {duration(left * self._seconds_per_step)}")
+        seconds, steps = map(sum, zip(*self._recent, strict=True))
+        self._bar.write(f"Burn-in is over; sampling: {duration(left * seconds / steps)}")
 
     def _checkpoint(self, chains: Chains) -> None:
         for file in (self._samples, self._measured):
