@@ -11,7 +11,8 @@ Leaves in its run directory samples.npy [chains · samples, weights], one chain 
 with network.json and chains.json (how many chains of how many samples), trace.jsonl (a record per
 transition, burn-in included), quantities.npy (what is diagnosed, per sample), diagnostics.json
 (R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json
-(scores, acceptance, and ess_per_hour: effective samples of the test log-likelihood).
+(scores, acceptance, violations of neighbour lists, and ess_per_hour: effective samples of the test
+log-likelihood).
 """
 
 import math
@@ -37,6 +38,7 @@ from torch import Tensor
 
 KIND = "HMC"  # of its runs: what their directories begin with
 MEASURED_STEPS = 16
+FEW_VIOLATIONS = 0.01  # per leapfrog step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +257,12 @@ def report(run: Run, summary: dict) -> None:
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
             f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+        )
+    violations, steps = summary["violations"], summary["leapfrog_steps"]
+    if violations > FEW_VIOLATIONS * steps:
+        print(
+            f"The listed force overlooked points {violations} times in {steps} steps, too often to "
+            f"be exact: raise --safe_margin from {run.config.safe_margin:g}, or give --force active."
         )
     print(f"Saved in {run.directory}")
 

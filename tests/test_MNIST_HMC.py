@@ -19,7 +19,7 @@ from utils.hmc import leapfrog
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
 from utils.parallel import Ranks
-from utils.posterior import Energy
+from utils.posterior import Energy, Force
 from utils.wandb_log import NoWandb
 
 import numpy as np
@@ -103,6 +103,19 @@ def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
     samples = np.load(run / "samples.npy")
     assert (samples == samples[0]).all()
     assert samples.any()
+
+
+@pytest.mark.parametrize("each", [0, 1])
+def test_violations_are_summed_up_and_told_when_many(script, tmp_path, monkeypatch, each):
+    """One per transition, of 12 steps or so, is far more than one in 100 steps."""
+    monkeypatch.setattr(Force, "counts", lambda self: (600.0, each))
+    process = script("MNIST_HMC", *TOY, "--num_chains", 2)
+    assert process.returncode == 0, process.stderr
+    summary = json.loads((tmp_path / "default/HMC-MNIST-quick/summary.json").read_text())
+    assert summary["violations"] == 24 * each
+    told = f"overlooked points 24 times in {summary['leapfrog_steps']} steps"
+    assert (told in process.stdout) == (each == 1)
+    assert ("raise --safe_margin from 18, or give --force active" in process.stdout) == (each == 1)
 
 
 @pytest.mark.parametrize("start", ["anchored", "initialisation"])

@@ -58,9 +58,12 @@ class ChainRecord:
             adaptations=(self._num_chains, len(StepSizeAdaptation._fields)),
         )  # fmt: skip
         self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
-        self._counters = {"trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0}
+        self._counters = {
+            "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
+        }  # fmt: skip
         if saved:
-            self._counters, arrays = saved
+            counters, arrays = saved
+            self._counters |= counters
             adaptations = tuple(StepSizeAdaptation(*a) for a in arrays["adaptations"].tolist())
             self.chains = Chains(arrays["weights"], adaptations, self._counters["iteration"])
             self._probability_sum = arrays["probability_sum"]
@@ -215,6 +218,7 @@ class ChainRecord:
         now = time.monotonic()
         counters, steps = self._counters, sum(t.num_steps for t in transitions)
         counters["steps"] += steps
+        counters["violations"] += sum(t.violations for t in transitions)
         if not burnin:
             counters["seconds"] += now - self._added
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
@@ -296,6 +300,7 @@ class ChainRecord:
             "accept_prob": counters["accept_prob"] / made,
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
+            "violations": counters["violations"],
             "diagnostics": self._take_stock(chains.iteration),
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}
