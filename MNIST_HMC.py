@@ -261,8 +261,9 @@ def report(run: Run, summary: dict) -> None:
     violations, steps = summary["violations"], summary["leapfrog_steps"]
     if violations > FEW_VIOLATIONS * steps:
         print(
-            f"The listed force overlooked points {violations} times in {steps} steps, too often to "
-            f"be exact: raise --safe_margin from {run.config.safe_margin:g}, or give --force active."
+            f"The listed force overlooked points {violations} times in {steps} steps, too often "
+            f"to be exact: raise --safe_margin from {run.config.safe_margin:g}, "
+            "or give --force active."
         )
     print(f"Saved in {run.directory}")
 

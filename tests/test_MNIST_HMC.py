@@ -136,28 +136,38 @@ def test_where_chains_start(script, tmp_path, start):
         assert nll == pytest.approx(600 * np.log(10), rel=0.05)
 
 
-def wait_for_records(directory: Path, count: int) -> None:
+def wait_for_records(path: Path, count: int) -> None:
     deadline = time.monotonic() + 120
-    while not (directory / "trace.jsonl").exists() or len(records(directory)) < count:
+    while not path.exists() or path.read_text().count("\n") < count:
         assert time.monotonic() < deadline, "the run makes no progress"
-        time.sleep(0.05)
+        time.sleep(0.01)
+
+
+def stored(directory: Path) -> int:
+    return json.loads((directory / "chains.json").read_text())["stored_per_chain"]
 
 
 def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_path):
-    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0, "--matmul", "default")
+    arguments = (*TOY, "--num_samples", 60, "--checkpoint_seconds", 0, "--matmul", "default")
     whole = script("MNIST_HMC", *arguments, "--run_name", "whole")
     assert whole.returncode == 0, whole.stderr
     directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
     killed = tmp_path / "default" / "HMC-MNIST-quick-killed"
     for count, more in ((3, ()), (20, ("--resume",))):
         process = started_script("MNIST_HMC", *arguments, "--run_name", "killed", *more)
-        wait_for_records(killed, count)
-        process.send_signal(signal.SIGKILL)
+        wait_for_records(killed / "trace.jsonl", count)
+        process.kill()
         process.wait()
         assert not (killed / "DONE").exists()
-        so_far = json.loads((killed / "chains.json").read_text())["stored_per_chain"]
-        assert max(0, count - 5) <= so_far <= max(0, len(records(killed)) - 4)
+        assert max(0, count - 5) <= stored(killed) <= max(0, len(records(killed)) - 4)
     resume = (*arguments, "--run_name", "killed", "--resume")
+    made = 4 + stored(killed) + 8
+    process = started_script("MNIST_HMC", *resume, "--checkpoint_seconds", 1000)
+    wait_for_records(killed / "metrics.jsonl", made)
+    process.kill()
+    process.wait()
+    assert np.load(killed / "samples.npy")[: made - 4].any(axis=1).all()
+    assert stored(killed) < made - 9  # several more samples are there than the checkpoint knows
     (killed / "samples.npy").rename(tmp_path / "elsewhere.npy")
     refused = script("MNIST_HMC", *resume)
     assert refused.returncode == 2
@@ -416,7 +426,7 @@ def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, dat
     ranks = start_ranks(command)
     directory = tmp_path / "default" / "HMC-MNIST-quick"
     try:
-        wait_for_records(directory, 6)
+        wait_for_records(directory / "trace.jsonl", 6)
         ranks[1].kill()
         _, errors = ranks[0].communicate(timeout=60)
     finally:
