@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 KIND = "HMC"  # of its runs: what their directories begin with
-MEASURED_STEPS = 16
+MEASURED_STEPS = 40
 FEW_VIOLATIONS = 0.01  # per leapfrog step
 
 

@@ -1,5 +1,6 @@
 """The script as a user runs it, at toy size: to the end, killed and resumed, and on two ranks."""
 
+import gc
 import json
 import os
 import re
@@ -255,37 +256,14 @@ def test_three_chains_side_by_side(sharing, ranks, at_a_time):
     assert Pace(2.0, 5.0, found).seconds(300, 30) == pytest.approx(750 / at_a_time)
 
 
-def test_the_estimate_has_all_that_transitions_take_also_on_resume(script, monkeypatch):
-    announce, on_step = ChainRecord.announce, ChainRecord.on_step
-    pace = Pace(step=2.0, transition=5.0)
-    monkeypatch.setattr(
-        ChainRecord, "announce", lambda self, chains, measured: announce(self, chains, pace)
-    )
-    monkeypatch.setattr(ChainRecord, "_measure_score", lambda *arguments: 3.0)
-    steps = []
-
-    def stop_in_transition_7(self):
-        steps.append(1)
-        self.run.stop_requested = len(steps) == 6 * 12 + 5
-        on_step(self)
-
-    monkeypatch.setattr(ChainRecord, "on_step", stop_in_transition_7)
-    arguments = (*FIXED, "--store_every", 2, "--checkpoint_seconds", 1000)
-    stopped = script("MNIST_HMC", *arguments)
-    assert stopped.returncode == 130
-    # 20 transitions of 12 · 2 + 5 s; 4 + 8 states are scored
-    assert "Estimate: 10 min 16 s" in stopped.stdout
-    resumed = script("MNIST_HMC", *arguments, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Estimate: 7 min 7 s" in resumed.stdout  # 14 transitions, 7 states
-
-
-def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """It says that a step takes 1 s, in transition 4 of them 2 s, and a score 6 s."""
     clock, steps, on_step, score = Clock(), [], ChainRecord.on_step, ChainRecord._score
 
     def step(self):
         steps.append(1)
-        clock.now += 2 if 36 < len(steps) <= 48 else 1  # the last of burn-in is slow
+        clock.now += 2 if 36 < len(steps) <= 48 else 1
         on_step(self)
 
     def slow_score(self, *arguments):
@@ -295,32 +273,73 @@ def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, m
     monkeypatch.setattr(chain_record, "time", clock)
     monkeypatch.setattr(ChainRecord, "on_step", step)
     monkeypatch.setattr(ChainRecord, "_score", slow_score)
+    return clock
+
+
+@pytest.fixture
+def stopped_script(script, monkeypatch):
+    """Run the script, ask it to stop in some step, and let go of its lock as a process does."""
+
+    def run(in_step, *arguments):
+        on_step, steps = ChainRecord.on_step, []
+
+        def step(self):
+            steps.append(1)
+            self.run.stop_requested = len(steps) == in_step
+            on_step(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ChainRecord, "on_step", step)
+            stopped = script(*arguments)
+        assert stopped.returncode == 130
+        gc.collect()
+        return stopped
+
+    return run
+
+
+def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, clock):
     process = script("MNIST_HMC", *FIXED)
     assert process.returncode == 0, process.stderr
     # 18 s, 18 s, 18 s and 30 s; there are twice as many to come
     assert "sampling: 2 min 48 s" in process.stdout + process.stderr
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_estimate_has_all_that_transitions_take(
+    script, stopped_script, clock, tmp_path, monkeypatch, elsewhere
+):
+    announce, pace = ChainRecord.announce, Pace(step=2.0, transition=5.0)
+    monkeypatch.setattr(
+        ChainRecord, "announce", lambda self, chains, measured: announce(self, chains, pace)
+    )
+    monkeypatch.setattr(ChainRecord, "_measure_score", lambda *arguments: 3.0)
+    arguments = (*FIXED, "--checkpoint_seconds", 1000)
+    stopped = stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments)
+    assert "Estimate: 6 min 24 s" in stopped.stdout  # 12 transitions of 12 · 2 + 5 + 3 s
+    meta = tmp_path / "default" / "HMC-MNIST-quick" / "meta.json"
+    if elsewhere:
+        meta.write_text(meta.read_text().replace('"host": "', '"host": "not-'))
+    resumed = script("MNIST_HMC", *arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    # 6 transitions; those made so far took 5 · 18 + 30 s, whatever is measured here
+    expected = "3 min 12 s" if elsewhere else "2 min 0 s"
+    assert f"Estimate: {expected}" in resumed.stdout
+
+
 # ---- stopping
 
 
-def test_a_stop_saves_all_transitions_that_were_finished(script, tmp_path, monkeypatch):
+def test_a_stop_saves_all_transitions_that_were_finished(
+    script, stopped_script, tmp_path, monkeypatch
+):
     """Also those since the last checkpoint, of which there is none yet here."""
     arguments = (*FIXED, "--checkpoint_seconds", 1000, "--run_name")
     whole = script("MNIST_HMC", *arguments, "whole")
     assert whole.returncode == 0, whole.stderr
-    on_step, steps = ChainRecord.on_step, []
-
-    def stop_in_transition_7(self):
-        steps.append(1)
-        self.run.stop_requested = len(steps) == 7 * 12 - 5
-        on_step(self)
-
     closed = []
-    monkeypatch.setattr(ChainRecord, "on_step", stop_in_transition_7)
     monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1))
-    stopped = script("MNIST_HMC", *arguments, "stopped")
-    assert stopped.returncode == 130
+    stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments, "stopped")
     assert closed == [1]
     run = tmp_path / "default" / "HMC-MNIST-quick-stopped"
     before = (run / "trace.jsonl").read_text()

@@ -6,7 +6,6 @@ the transitions since the last checkpoint are made, and written, a second time.
 """
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from torch import Tensor
 STOCKTAKINGS = 10  # while the chains run
 SECONDS_BETWEEN_STOCKTAKINGS = 60  # at least: drawing the figure takes one or two
 RECENT = 8  # iterations that tell, after burn-in, how long the others will take
+SETTING_THE_PACE = ("host", "device", "threads", "processes")
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
 
 
@@ -60,6 +60,7 @@ class ChainRecord:
         self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
         self._counters = {
             "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
+            "recent": [],  # (seconds, steps) of iterations
         }  # fmt: skip
         if saved:
             counters, arrays = saved
@@ -79,9 +80,12 @@ class ChainRecord:
     def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
         self._side_by_side = pace.side_by_side
-        moves = self._num_chains * (self.num_iterations - chains.iteration)
-        seconds = pace.seconds(self._steps_left(chains), moves)
-        seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
+        if self._counters["recent"] and self._goes_on_as_before(chains):
+            seconds = self._seconds_left(chains)
+        else:
+            moves = self._num_chains * (self.num_iterations - chains.iteration)
+            seconds = pace.seconds(self._steps_left(chains), moves)
+            seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
         rows = self._num_chains * self._per_chain
         row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
         checkpoints = 2 * (chains.weights.nbytes + self._probability_sum.nbytes)
@@ -110,7 +114,6 @@ class ChainRecord:
         run.save_network(self._network)
         self._save_layout(chains)
         self._checkpointed = self._added = self._took_stock = time.monotonic()
-        self._recent = deque(maxlen=RECENT)
         self._made = done = self._counters["steps"]
         total = done + self._steps_left(chains)
         with (
@@ -155,6 +158,17 @@ class ChainRecord:
             for adaptation in chains.adaptations
         )
         return round(sum(steps))
+
+    def _goes_on_as_before(self, chains: Chains) -> bool:
+        """Whether what is left will be like what an earlier session has done."""
+        before, now = [{}, *self.run.meta["sessions"]][-2:]
+        same = all(before.get(name) == now[name] for name in SETTING_THE_PACE)
+        return same and chains.iteration >= self.run.config.num_burnin
+
+    def _seconds_left(self, chains: Chains) -> float:
+        """If steps, and what comes with them, take as long as they lately did."""
+        seconds, steps = map(sum, zip(*self._counters["recent"], strict=True))
+        return self._steps_left(chains) * seconds / steps
 
     def _scores_left(self, iteration: int) -> int:
         """States of all chains that test accuracies will be measured of."""
@@ -222,7 +236,7 @@ class ChainRecord:
         if not burnin:
             counters["seconds"] += now - self._added
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
-        self._recent.append((now - self._added, steps))
+        counters["recent"] = [*counters["recent"], (now - self._added, steps)][-RECENT:]
         self._added = now
         # Counted here are also the steps of other ranks, and those that a divergence has spared.
         self._made = counters["steps"]
@@ -241,10 +255,8 @@ class ChainRecord:
         self._bar.set_postfix(texts, refresh=False)
 
     def _announce_sampling(self, chains: Chains) -> None:
-        left = self._steps_left(chains)
-        self._bar.total = self._bar.n + left
-        seconds, steps = map(sum, zip(*self._recent, strict=True))
-        self._bar.write(f"Burn-in is over; sampling: {duration(left * seconds / steps)}")
+        self._bar.total = self._bar.n + self._steps_left(chains)
+        self._bar.write(f"Burn-in is over; sampling: {duration(self._seconds_left(chains))}")
 
     def _checkpoint(self, chains: Chains) -> None:
         for file in (self._samples, self._measured):

@@ -401,5 +401,6 @@ def _provenance(device: torch.device) -> dict:
         "processor": compute.processor(),
         "device": str(device),
         "threads": torch.get_num_threads(),
+        "processes": os.environ.get("WORLD_SIZE", "1"),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
