@@ -11,15 +11,17 @@ Leaves in its run directory samples.npy [chains · samples, weights], one chain 
 with network.json and chains.json (how many chains of how many samples), trace.jsonl (a record per
 transition, burn-in included), quantities.npy (what is diagnosed, per sample), diagnostics.json
 (R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json
-(scores, acceptance, and ess_per_hour: effective samples of the test log-likelihood).
+(scores, acceptance, violations of neighbour lists, and ess_per_hour: effective samples of the test
+log-likelihood).
 """
 
+import math
 import time
 from dataclasses import dataclass
 
 from utils import parallel
 from utils.anchored import LEARNING_RATES, anchored_maps
-from utils.chain_record import ChainRecord
+from utils.chain_record import ChainRecord, Pace
 from utils.compute import CANDIDATES, choose_device, choose_matmul
 from utils.config import NetworkConfig, UserError, option
 from utils.data import Dataset, load_dataset
@@ -35,7 +37,8 @@ import torch
 from torch import Tensor
 
 KIND = "HMC"  # of its runs: what their directories begin with
-MEASURED_STEPS = 16
+MEASURED_STEPS = 40
+FEW_VIOLATIONS = 0.01  # per leapfrog step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,10 @@ class HMCConfig(NetworkConfig):
         choices=("none", "data", "chains"), changeable=True,
     )  # fmt: skip
     checkpoint_seconds: float = option(
-        20.0, "between checkpoints, or a transition if that is longer", minimum=0, changeable=True
+        20.0,
+        "between checkpoints, or a transition of every chain if that is longer",
+        minimum=0,
+        changeable=True,
     )
 
     def hmc_settings(self) -> HMCSettings:
@@ -81,6 +87,11 @@ class HMCConfig(NetworkConfig):
             raise UserError(
                 "A trajectory has either num_steps or a trajectory_length: "
                 "give one of them, and 'none' for the other if the config has it."
+            )
+        if self.adapt_step_size and not self.num_burnin:
+            raise UserError(
+                "The step size is adapted in burn-in, and this run has none: give --num_burnin, "
+                "or --no-adapt_step_size."
             )
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
@@ -106,11 +117,11 @@ def run_chains(config: HMCConfig, device: torch.device, ranks: Ranks, run: Run |
     target = build_posterior(config, network, data, ranks)
     record = ChainRecord(run, network, data, settings) if ranks.first else None
     chains = resume_or_start(config, network, data, settings, ranks, record)
-    seconds_per_step = measure_step(target, chains.weights[0], settings.step_size)
+    pace = measure_pace(target, chains.weights[0], settings.step_size)
     if not ranks.first:
         sample(config, settings, target, chains, ranks)
         return
-    record.announce(chains, seconds_per_step)
+    record.announce(chains, pace._replace(side_by_side=chains_side_by_side(config, ranks)))
     with record.open(chains):
         chains = sample(config, settings, target, chains, ranks, record)
     report(run, record.finish(chains))
@@ -190,21 +201,29 @@ def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
         )  # fmt: skip
 
 
-def measure_step(target: Posterior, weights: Tensor, step_size: float) -> float:
-    """Seconds that a leapfrog step takes from here, once a neighbour list has settled.
+def measure_pace(target: Posterior, weights: Tensor, step_size: float) -> Pace:
+    """Seconds of a leapfrog step from here, once a neighbour list has settled, and of the rest.
 
     Where steps of this size diverge, smaller ones are measured, which take as long.
     """
     momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
-    times = []
-    leapfrog(
-        target, weights, momentum.to(weights.device), step_size, MEASURED_STEPS,
-        on_step=lambda: times.append(time.perf_counter()),
-    )  # fmt: skip
+    path = target, weights, momentum.to(weights.device), step_size
+    leapfrog(*path, num_steps=2)  # first calls prepare what others use
+    times, began = [], time.perf_counter()
+    leapfrog(*path, MEASURED_STEPS, on_step=lambda: times.append(time.perf_counter()))
+    ended = time.perf_counter()
     if len(times) < MEASURED_STEPS:
-        return measure_step(target, weights, step_size / 10)
+        return measure_pace(target, weights, step_size / 10)
     settled = times[MEASURED_STEPS // 2 :]
-    return (settled[-1] - settled[0]) / (len(settled) - 1)
+    step = (settled[-1] - settled[0]) / (len(settled) - 1)
+    return Pace(step, max(0.0, ended - began - MEASURED_STEPS * step))
+
+
+def chains_side_by_side(config: HMCConfig, ranks: Ranks) -> float:
+    """Of all chains, how many move at a time on average: some ranks may have one more."""
+    if config.parallel != "chains":
+        return 1.0
+    return config.num_chains / math.ceil(config.num_chains / ranks.size)
 
 
 def sample(
@@ -238,6 +257,13 @@ def report(run: Run, summary: dict) -> None:
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
             f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+        )
+    violations, steps = summary["violations"], summary["leapfrog_steps"]
+    if violations > FEW_VIOLATIONS * steps:
+        print(
+            f"The listed force overlooked points {violations} times in {steps} steps, too often "
+            f"to be exact: raise --safe_margin from {run.config.safe_margin:g}, "
+            "or give --force active."
         )
     print(f"Saved in {run.directory}")
 

@@ -1,7 +1,9 @@
 """The script as a user runs it, at toy size: to the end, killed and resumed, and on two ranks."""
 
+import gc
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,11 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import MNIST_HMC
 from tests.conftest import REPOSITORY, script_command
 from utils import chain_record
+from utils.chain_record import ChainRecord, Pace
 from utils.data import load_dataset
+from utils.hmc import leapfrog
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
+from utils.parallel import Ranks
+from utils.posterior import Energy, Force
+from utils.wandb_log import NoWandb
 
 import numpy as np
 import pytest
@@ -98,11 +106,24 @@ def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
     assert samples.any()
 
 
+@pytest.mark.parametrize("each", [0, 1])
+def test_violations_are_summed_up_and_told_when_many(script, tmp_path, monkeypatch, each):
+    """One per transition, of 12 steps or so, is far more than one in 100 steps."""
+    monkeypatch.setattr(Force, "counts", lambda self: (600.0, each))
+    process = script("MNIST_HMC", *TOY, "--num_chains", 2)
+    assert process.returncode == 0, process.stderr
+    summary = json.loads((tmp_path / "default/HMC-MNIST-quick/summary.json").read_text())
+    assert summary["violations"] == 24 * each
+    told = f"overlooked points 24 times in {summary['leapfrog_steps']} steps"
+    assert (told in process.stdout) == (each == 1)
+    assert ("raise --safe_margin from 18, or give --force active" in process.stdout) == (each == 1)
+
+
 @pytest.mark.parametrize("start", ["anchored", "initialisation"])
 def test_where_chains_start(script, tmp_path, start):
     """Before it moves an anchored chain fits the data with weights of the prior's size."""
     arguments = ("--start", start, "--hidden_sizes", 64, "--anchored_epochs", 100)
-    stay = ("--num_burnin", 0, "--num_steps", 1, "--step_size", 1e-9)
+    stay = ("--num_burnin", 0, "--no-adapt_step_size", "--num_steps", 1, "--step_size", 1e-9)
     process = script("MNIST_HMC", *TOY, *arguments, *stay)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
@@ -116,28 +137,38 @@ def test_where_chains_start(script, tmp_path, start):
         assert nll == pytest.approx(600 * np.log(10), rel=0.05)
 
 
-def wait_for_records(directory: Path, count: int) -> None:
+def wait_for_records(path: Path, count: int) -> None:
     deadline = time.monotonic() + 120
-    while not (directory / "trace.jsonl").exists() or len(records(directory)) < count:
+    while not path.exists() or path.read_text().count("\n") < count:
         assert time.monotonic() < deadline, "the run makes no progress"
-        time.sleep(0.05)
+        time.sleep(0.01)
+
+
+def stored(directory: Path) -> int:
+    return json.loads((directory / "chains.json").read_text())["stored_per_chain"]
 
 
 def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_path):
-    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0, "--matmul", "default")
+    arguments = (*TOY, "--num_samples", 60, "--checkpoint_seconds", 0, "--matmul", "default")
     whole = script("MNIST_HMC", *arguments, "--run_name", "whole")
     assert whole.returncode == 0, whole.stderr
     directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
     killed = tmp_path / "default" / "HMC-MNIST-quick-killed"
     for count, more in ((3, ()), (20, ("--resume",))):
         process = started_script("MNIST_HMC", *arguments, "--run_name", "killed", *more)
-        wait_for_records(killed, count)
-        process.send_signal(signal.SIGKILL)
+        wait_for_records(killed / "trace.jsonl", count)
+        process.kill()
         process.wait()
         assert not (killed / "DONE").exists()
-        so_far = json.loads((killed / "chains.json").read_text())["stored_per_chain"]
-        assert max(0, count - 5) <= so_far <= max(0, len(records(killed)) - 4)
+        assert max(0, count - 5) <= stored(killed) <= max(0, len(records(killed)) - 4)
     resume = (*arguments, "--run_name", "killed", "--resume")
+    made = 4 + stored(killed) + 8
+    process = started_script("MNIST_HMC", *resume, "--checkpoint_seconds", 1000)
+    wait_for_records(killed / "metrics.jsonl", made)
+    process.kill()
+    process.wait()
+    assert np.load(killed / "samples.npy")[: made - 4].any(axis=1).all()
+    assert stored(killed) < made - 9  # several more samples are there than the checkpoint knows
     (killed / "samples.npy").rename(tmp_path / "elsewhere.npy")
     refused = script("MNIST_HMC", *resume)
     assert refused.returncode == 2
@@ -166,6 +197,162 @@ def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     assert "Go on with" in errors
 
 
+# ---- what is said of time
+
+FIXED = (*TOY, "--no-grow_trajectories", "--jitter", 0)  # 12 steps per transition
+
+
+class Clock:
+    """Stands in for the module `time` where what is timed moves it."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    monotonic = perf_counter = __call__
+
+
+class TimedTarget:
+    """5 s for an energy, 2 s for a force, and half a minute more for the first of them."""
+
+    def __init__(self, clock):
+        self._clock, self._first = clock, 30.0
+
+    def energy(self, weights):
+        self._clock.now += 5
+        return Energy(0.0, 0.0, torch.zeros_like(weights))
+
+    def trajectory(self, weights):
+        return self.energy(weights), self
+
+    def __call__(self, weights):
+        self._clock.now += 2 + self._first
+        self._first = 0.0
+        return torch.zeros_like(weights)
+
+    def counts(self):
+        return 0.0, 0
+
+
+def test_the_pace_is_that_of_any_number_of_steps(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(MNIST_HMC, "time", clock)
+    target, weights = TimedTarget(clock), torch.zeros(3)
+    pace = MNIST_HMC.measure_pace(target, weights, 0.1)
+    for num_steps in (1, 70):
+        began = clock.now
+        leapfrog(target, weights, torch.ones(3), 0.1, num_steps)
+        assert pace.seconds(num_steps, 1) == pytest.approx(clock.now - began)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "ranks", "at_a_time"), [("data", 2, 1), ("chains", 1, 1), ("chains", 2, 1.5)]
+)
+def test_three_chains_side_by_side(sharing, ranks, at_a_time):
+    config = MNIST_HMC.HMCConfig(hidden_sizes=[4], num_chains=3, parallel=sharing)
+    found = MNIST_HMC.chains_side_by_side(config, Ranks(0, ranks))
+    assert found == at_a_time
+    assert Pace(2.0, 5.0, found).seconds(300, 30) == pytest.approx(750 / at_a_time)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """It says that a step takes 1 s, in transition 4 of them 2 s, and a score 6 s."""
+    clock, steps, on_step, score = Clock(), [], ChainRecord.on_step, ChainRecord._score
+
+    def step(self):
+        steps.append(1)
+        clock.now += 2 if 36 < len(steps) <= 48 else 1
+        on_step(self)
+
+    def slow_score(self, *arguments):
+        clock.now += 6
+        return score(self, *arguments)
+
+    monkeypatch.setattr(chain_record, "time", clock)
+    monkeypatch.setattr(ChainRecord, "on_step", step)
+    monkeypatch.setattr(ChainRecord, "_score", slow_score)
+    return clock
+
+
+@pytest.fixture
+def stopped_script(script, monkeypatch):
+    """Run the script, ask it to stop in some step, and let go of its lock as a process does."""
+
+    def run(in_step, *arguments):
+        on_step, steps = ChainRecord.on_step, []
+
+        def step(self):
+            steps.append(1)
+            self.run.stop_requested = len(steps) == in_step
+            on_step(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ChainRecord, "on_step", step)
+            stopped = script(*arguments)
+        assert stopped.returncode == 130
+        gc.collect()
+        return stopped
+
+    return run
+
+
+def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, clock):
+    process = script("MNIST_HMC", *FIXED)
+    assert process.returncode == 0, process.stderr
+    # 18 s, 18 s, 18 s and 30 s; there are twice as many to come
+    assert "sampling: 2 min 48 s" in process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_estimate_has_all_that_transitions_take(
+    script, stopped_script, clock, tmp_path, monkeypatch, elsewhere
+):
+    announce, pace = ChainRecord.announce, Pace(step=2.0, transition=5.0)
+    monkeypatch.setattr(
+        ChainRecord, "announce", lambda self, chains, measured: announce(self, chains, pace)
+    )
+    monkeypatch.setattr(ChainRecord, "_measure_score", lambda *arguments: 3.0)
+    arguments = (*FIXED, "--checkpoint_seconds", 1000)
+    stopped = stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments)
+    assert "Estimate: 6 min 24 s" in stopped.stdout  # 12 transitions of 12 · 2 + 5 + 3 s
+    meta = tmp_path / "default" / "HMC-MNIST-quick" / "meta.json"
+    if elsewhere:
+        meta.write_text(meta.read_text().replace('"host": "', '"host": "not-'))
+    resumed = script("MNIST_HMC", *arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    # 6 transitions; those made so far took 5 · 18 + 30 s, whatever is measured here
+    expected = "3 min 12 s" if elsewhere else "2 min 0 s"
+    assert f"Estimate: {expected}" in resumed.stdout
+
+
+# ---- stopping
+
+
+def test_a_stop_saves_all_transitions_that_were_finished(
+    script, stopped_script, tmp_path, monkeypatch
+):
+    """Also those since the last checkpoint, of which there is none yet here."""
+    arguments = (*FIXED, "--checkpoint_seconds", 1000, "--run_name")
+    whole = script("MNIST_HMC", *arguments, "whole")
+    assert whole.returncode == 0, whole.stderr
+    closed = []
+    monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1))
+    stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments, "stopped")
+    assert closed == [1]
+    run = tmp_path / "default" / "HMC-MNIST-quick-stopped"
+    before = (run / "trace.jsonl").read_text()
+    assert len(before.splitlines()) == 6
+    assert json.loads((run / "chains.json").read_text())["stored_per_chain"] == 2
+    resumed = script("MNIST_HMC", *arguments, "stopped", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "after iteration 6" in resumed.stdout
+    assert (run / "trace.jsonl").read_text().startswith(before)  # with its times: made once
+    expected = tmp_path / "default" / "HMC-MNIST-quick-whole" / "samples.npy"
+    assert (run / "samples.npy").read_bytes() == expected.read_bytes()
+
+
 @pytest.mark.parametrize("setting", ["jitter", "target_acceptance"])
 def test_shares_are_below_one(script, setting):
     process = script("MNIST_HMC", "--config_name", "quick", f"--{setting}", 80)
@@ -177,6 +364,12 @@ def test_length_and_steps_exclude_each_other(script):
     process = script("MNIST_HMC", "--config_name", "quick", "--num_steps", 5)
     assert process.returncode == 2
     assert "either num_steps or a trajectory_length" in process.stderr
+
+
+def test_a_step_size_needs_burnin_to_be_adapted_in(script):
+    process = script("MNIST_HMC", *TOY, "--num_burnin", 0)
+    assert process.returncode == 2
+    assert "adapted in burn-in, and this run has none" in process.stderr
 
 
 # ---- several processes
@@ -241,6 +434,9 @@ def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_di
     one, two = (np.load(run / "samples.npy") for run in runs)
     np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
     assert np.abs(one[:8] - one[8:16]).max() > 1
+    steps = json.loads((runs[1] / "summary.json").read_text())["leapfrog_steps"]
+    *_, (made, planned) = re.findall(r"(\d+)/(\d+) \[", both.stderr)
+    assert int(made) == steps == pytest.approx(int(planned), rel=0.1)
 
 
 def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, data_dir):
@@ -249,7 +445,7 @@ def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, dat
     ranks = start_ranks(command)
     directory = tmp_path / "default" / "HMC-MNIST-quick"
     try:
-        wait_for_records(directory, 6)
+        wait_for_records(directory / "trace.jsonl", 6)
         ranks[1].kill()
         _, errors = ranks[0].communicate(timeout=60)
     finally:

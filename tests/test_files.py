@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import stat
 
 from utils.files import save_json, write_atomically
 
@@ -18,6 +20,20 @@ def test_a_file_appears_by_being_renamed(tmp_path):
         write_atomically(path, lambda f: f.write(b"new"))
         assert reader.read() == b"old"
     assert path.read_bytes() == b"new"
+
+
+def test_the_name_is_on_disk_after_the_content(tmp_path, monkeypatch):
+    """Else a machine that goes down could come back with the old checkpoint and a newer trace."""
+    synced, fsync = [], os.fsync
+
+    def watch(descriptor):
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append((is_directory, (tmp_path / "numbers").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write_atomically(tmp_path / "numbers", lambda f: f.write(b"new"))
+    assert synced == [(False, False), (True, True)]
 
 
 def test_a_file_is_whole_or_absent(tmp_path):

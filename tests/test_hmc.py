@@ -316,6 +316,15 @@ def test_dual_averaging_by_hand():
     assert adaptation.log_average == pytest.approx(average)
 
 
+@pytest.mark.parametrize(("acceptance", "farthest"), [(0.0, 0.001), (1.0, 10.0)])
+def test_the_step_size_stays_within_a_factor_of_100(acceptance, farthest):
+    adaptation = StepSizeAdaptation.start(0.1)
+    for _ in range(1000):
+        adaptation = adaptation.update(acceptance, 0.8)
+    assert math.exp(adaptation.log_step) == pytest.approx(farthest)
+    assert 0.001 < math.exp(adaptation.log_average) < 10.0
+
+
 def test_lengths_vary_by_the_jitter_and_grow_in_burnin():
     settings = HMCSettings(0.01, 10, trajectory_length=1.0, jitter=0.2, grow_trajectories=True)
     adaptation = StepSizeAdaptation.start(0.01)

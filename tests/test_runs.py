@@ -79,6 +79,19 @@ def test_resume_goes_on_from_the_checkpoint_and_drops_later_records(config):
     assert len(json.loads(run.path("meta.json").read_text())["sessions"]) == 2
 
 
+def test_a_run_may_end_right_after_it_was_resumed_time_and_again(config):
+    run = open_run(config, "toy", CPU)
+    run.log(epoch=1)
+    run.save_checkpoint({"epoch": 1})
+    run.log(epoch=2)
+    for _ in range(3):
+        die(run)
+        run = open_run(replace(config, resume=True), "toy", CPU)
+        assert run.load_checkpoint()[0] == {"epoch": 1}
+        run.save_checkpoint({"epoch": 1})
+    assert records(run) == [{"epoch": 1}]
+
+
 def test_resume_before_the_first_checkpoint_starts_with_empty_records(config):
     run = open_run(config, "toy", CPU)
     run.log(epoch=1)
@@ -268,6 +281,7 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
         (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
         (MemoryError(), 2, "not enough memory"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 2, "The GPU has not enough memory"),
         (Stopped(), 130, "Go on with: python Toy.py --seed 3 --resume"),
         (KeyboardInterrupt(), 130, "Go on with: python Toy.py --seed 3 --resume"),
     ],

@@ -83,3 +83,15 @@ def test_records_after_the_checkpoint_are_dropped(tmp_path):
     again.append({"iteration": 3})
     again.sync()
     assert path.read_text() == '{"iteration": 1, "delta_energy": null}\n{"iteration": 3}\n'
+
+
+def test_the_position_after_records_were_dropped_is_that_of_the_file(tmp_path):
+    """A run that ends before it has appended again must not ask for more than there is."""
+    path = tmp_path / "trace.jsonl"
+    file = RecordFile(path, keep=0)
+    file.append({"iteration": 1})
+    position = file.sync()
+    file.append({"iteration": 2})
+    file.sync()
+    assert RecordFile(path, keep=position).sync() == position == path.stat().st_size
+    assert RecordFile(path, keep=position).sync() == position

@@ -8,6 +8,7 @@ the transitions since the last checkpoint are made, and written, a second time.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from utils import figures
 from utils.config import UserError
@@ -18,7 +19,7 @@ from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network
 from utils.predict import class_probabilities
 from utils.progress import announce, duration, progress_bar
-from utils.runs import Run, Stopped
+from utils.runs import Run
 from utils.storage import ArrayFile, RecordFile
 
 import numpy as np
@@ -27,7 +28,20 @@ from torch import Tensor
 
 STOCKTAKINGS = 10  # while the chains run
 SECONDS_BETWEEN_STOCKTAKINGS = 60  # at least: drawing the figure takes one or two
+RECENT = 8  # iterations that tell, after burn-in, how long the others will take
+SETTING_THE_PACE = ("host", "device", "threads", "processes")
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
+
+
+class Pace(NamedTuple):
+    """Seconds that chains take, and how much they do side by side on several ranks."""
+
+    step: float  # a leapfrog step
+    transition: float  # what a transition takes besides its steps: the energies at its ends
+    side_by_side: float = 1.0  # chains that move at a time
+
+    def seconds(self, steps: float, transitions: float) -> float:
+        return (steps * self.step + transitions * self.transition) / self.side_by_side
 
 
 class ChainRecord:
@@ -44,9 +58,13 @@ class ChainRecord:
             adaptations=(self._num_chains, len(StepSizeAdaptation._fields)),
         )  # fmt: skip
         self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
-        self._counters = {"trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0}
+        self._counters = {
+            "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
+            "recent": [],  # (seconds, steps) of iterations
+        }  # fmt: skip
         if saved:
-            self._counters, arrays = saved
+            counters, arrays = saved
+            self._counters |= counters
             adaptations = tuple(StepSizeAdaptation(*a) for a in arrays["adaptations"].tolist())
             self.chains = Chains(arrays["weights"], adaptations, self._counters["iteration"])
             self._probability_sum = arrays["probability_sum"]
@@ -59,15 +77,22 @@ class ChainRecord:
         config = self.run.config
         return config.num_burnin + config.num_samples * config.store_every
 
-    def announce(self, chains: Chains, seconds_per_step: float) -> None:
+    def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
+        self._side_by_side = pace.side_by_side
+        if self._counters["recent"] and self._goes_on_as_before(chains):
+            seconds = self._seconds_left(chains)
+        else:
+            moves = self._num_chains * (self.num_iterations - chains.iteration)
+            seconds = pace.seconds(self._steps_left(chains), moves)
+            seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
         rows = self._num_chains * self._per_chain
         row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
         checkpoints = 2 * (chains.weights.nbytes + self._probability_sum.nbytes)
         there = [self.run.path(name) for name in ("samples.npy", "quantities.npy")]
         announce(
             self.run.directory,
-            seconds_per_step * self._steps_left(chains),
+            seconds,
             more_memory=2 * checkpoints,
             disk_bytes=rows * row_bytes + checkpoints,
             disk_bytes_there=sum(path.stat().st_size for path in there if path.exists()),
@@ -79,6 +104,7 @@ class ChainRecord:
     def open(self, chains: Chains) -> Iterator[None]:
         """Within it transitions may be added."""
         run, rows = self.run, self._num_chains * self._per_chain
+        self._newest = chains
         columns = len(self._quantities.names)
         shapes = (rows, self._network.num_weights), (rows, columns)
         resumed = self.chains is not None
@@ -88,7 +114,7 @@ class ChainRecord:
         run.save_network(self._network)
         self._save_layout(chains)
         self._checkpointed = self._added = self._took_stock = time.monotonic()
-        done = self._counters["steps"]
+        self._made = done = self._counters["steps"]
         total = done + self._steps_left(chains)
         with (
             run.graceful_stop(),
@@ -97,15 +123,19 @@ class ChainRecord:
             try:
                 yield
             except UserError:
-                if run.stop_requested:  # Ctrl-C reaches all ranks, and another one ended first
-                    raise Stopped from None
+                self._stop_if_asked()  # Ctrl-C reaches all ranks, and another one ended first
                 raise
 
     def on_step(self) -> None:
-        """To be called in every leapfrog step. What a stop interrupts is done again on resume."""
-        self._bar.update()
+        """To be called in every leapfrog step, where a run ends that was asked to stop."""
+        self._made += self._side_by_side
+        self._bar.update(round(self._made) - self._bar.n)
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        """Save all but the transition that is being made, and stop."""
         if self.run.stop_requested:
-            raise Stopped
+            self._checkpoint(self._newest)
 
     def _save_layout(self, chains: Chains) -> None:
         """How samples.npy is filled: what is read from it while chains still run."""
@@ -129,6 +159,30 @@ class ChainRecord:
         )
         return round(sum(steps))
 
+    def _goes_on_as_before(self, chains: Chains) -> bool:
+        """Whether what is left will be like what an earlier session has done."""
+        before, now = [{}, *self.run.meta["sessions"]][-2:]
+        same = all(before.get(name) == now[name] for name in SETTING_THE_PACE)
+        return same and chains.iteration >= self.run.config.num_burnin
+
+    def _seconds_left(self, chains: Chains) -> float:
+        """If steps, and what comes with them, take as long as they lately did."""
+        seconds, steps = map(sum, zip(*self._counters["recent"], strict=True))
+        return self._steps_left(chains) * seconds / steps
+
+    def _scores_left(self, iteration: int) -> int:
+        """States of all chains that test accuracies will be measured of."""
+        config = self.run.config
+        burnin = max(0, config.num_burnin - iteration)
+        return self._num_chains * (burnin + self._per_chain - self._stored(iteration))
+
+    def _measure_score(self, weights: Tensor) -> float:
+        """Seconds that the test accuracy of a state takes, from a second call, like all others."""
+        for _ in range(2):
+            began = time.perf_counter()
+            class_probabilities(self._network, weights, self._data.test_images)
+        return time.perf_counter() - began
+
     # -- as transitions are made
 
     def add(self, chains: Chains, transitions: list[Transition]) -> None:
@@ -147,6 +201,7 @@ class ChainRecord:
             number = self._stored(iteration) - 1 if stores else None
             scores = self._score(chains.weights, transitions, number)
         self.run.log(iteration=iteration, **averages, **scores)
+        self._newest = chains
         self._count(transitions, burnin)
         self._show(averages | scores)
         if iteration == config.num_burnin:
@@ -175,13 +230,17 @@ class ChainRecord:
 
     def _count(self, transitions: list[Transition], burnin: bool) -> None:
         now = time.monotonic()
-        counters = self._counters
-        counters["steps"] += sum(t.num_steps for t in transitions)
+        counters, steps = self._counters, sum(t.num_steps for t in transitions)
+        counters["steps"] += steps
+        counters["violations"] += sum(t.violations for t in transitions)
         if not burnin:
             counters["seconds"] += now - self._added
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
-        self._seconds_per_step = (now - self._added) / sum(t.num_steps for t in transitions)
+        counters["recent"] = [*counters["recent"], (now - self._added, steps)][-RECENT:]
         self._added = now
+        # Counted here are also the steps of other ranks, and those that a divergence has spared.
+        self._made = counters["steps"]
+        self._bar.update(self._made - self._bar.n)
 
     def _show(self, shown: dict) -> None:
         texts = {
@@ -196,9 +255,8 @@ class ChainRecord:
         self._bar.set_postfix(texts, refresh=False)
 
     def _announce_sampling(self, chains: Chains) -> None:
-        left = self._steps_left(chains)
-        self._bar.total = self._bar.n + left
-        self._bar.write(f"Burn-in is over; sampling: {duration(left * self._seconds_per_step)}")
+        self._bar.total = self._bar.n + self._steps_left(chains)
+        self._bar.write(f"Burn-in is over; sampling: {duration(self._seconds_left(chains))}")
 
     def _checkpoint(self, chains: Chains) -> None:
         for file in (self._samples, self._measured):
@@ -254,6 +312,7 @@ class ChainRecord:
             "accept_prob": counters["accept_prob"] / made,
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
+            "violations": counters["violations"],
             "diagnostics": self._take_stock(chains.iteration),
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}

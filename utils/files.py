@@ -4,7 +4,9 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -19,8 +21,25 @@ def write_atomically(path: Path, write: Callable) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    """Put names on disk: when the machine goes down, the new file is to be there, not the old."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems cannot
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cut(file: BinaryIO, length: int) -> None:
+    """Drop what a file that is being appended to has beyond `length` bytes."""
+    file.truncate(length)
+    file.seek(0, os.SEEK_END)  # until the next write tell() would give the old end
 
 
 def save_json(path: Path, content) -> None:

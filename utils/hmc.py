@@ -23,6 +23,9 @@ from torch import Tensor
 
 # ΔH beyond which a trajectory has left the energy surface for good (as in Stan).
 DIVERGENT = 1000.0
+# An adapted step size stays within this factor of the configured one: a few rejections in a row
+# at the start would else bring trajectories of hundreds of thousands of steps.
+LARGEST_CHANGE = 100.0
 
 
 class Trajectory(NamedTuple):
@@ -142,10 +145,13 @@ class StepSizeAdaptation(NamedTuple):
 
         H̄ ← (1 − 1/(t+t₀)) H̄ + (target − accept)/(t+t₀)
         log ε = μ − √t/γ · H̄,   log ε̄ ← t^−κ log ε + (1 − t^−κ) log ε̄
+
+        with log ε kept within log LARGEST_CHANGE of μ.
         """
         t = self.count + 1
         error = self.error + (target - accept_prob - self.error) / (t + 10)
-        log_step = self.center - math.sqrt(t) / 0.05 * error
+        most = math.log(LARGEST_CHANGE)
+        log_step = self.center - min(most, max(-most, math.sqrt(t) / 0.05 * error))
         share = t**-0.75
         average = share * log_step + (1 - share) * self.log_average
         return StepSizeAdaptation(log_step, average, error, self.center, t)

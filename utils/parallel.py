@@ -18,6 +18,7 @@ from torch import Tensor
 # A dead rank breaks its connections at once. One that lives may well let others wait for longer
 # than PyTorch's 30 minutes: dense trajectories of several chains, say.
 PATIENCE = timedelta(days=1)
+MEETING = timedelta(minutes=10)  # for all ranks to start
 
 
 class Ranks:
@@ -57,20 +58,39 @@ ALONE = Ranks()
 @contextmanager
 def connected(device: torch.device) -> Iterator[Ranks]:
     """The ranks that torchrun started, until the first of them is done; ALONE without it."""
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield ALONE
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    with _other_ranks_alive():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=PATIENCE)
+    _connect(device)
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device)
     try:
         yield ranks
         ranks.sum(torch.zeros(1))  # wait for the first rank, which has more to do at the end
     finally:
         distributed.destroy_process_group()
+
+
+def _connect(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    try:
+        store, rank, size = next(distributed.rendezvous("env://", timeout=MEETING))
+        store.set_timeout(PATIENCE)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=PATIENCE
+        )
+    except ValueError as error:
+        raise UserError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and what else torchrun sets is missing "
+            "or wrong: start several processes with torchrun, or unset WORLD_SIZE for one."
+        ) from error
+    except RuntimeError as error:
+        place = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise UserError(
+            f"The ranks of this run did not meet at {place}: see that all of them were started, "
+            "and that this port is open between the nodes."
+        ) from error
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from utils import compute, wandb_log
 from utils.config import UserError, changed_fields, grown_fields, load_configs
 from utils.files import (
     as_numpy,
+    cut,
     jsonable,
     save_arrays,
     save_figure,
@@ -91,6 +92,8 @@ def explain(error: Exception, again: str) -> str:
     """The error in a sentence; one that no user could cause or mend is raised again."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The GPU has not enough memory for that: make the network smaller, or --device cpu."
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return "This machine has not enough memory for that: make the network or its stack smaller."
     if not isinstance(error, OSError):
@@ -319,7 +322,7 @@ class Run:
             if self.finished_config:
                 self._wandb.catch_up(self._records())
             else:
-                self._metrics.truncate(0)
+                cut(self._metrics, 0)
             return None
         try:
             with np.load(path) as archive:
@@ -340,7 +343,7 @@ class Run:
             raise UserError(
                 f"{self.path('metrics.jsonl')} is damaged: start again with --overwrite."
             )
-        self._metrics.truncate(header["metrics_bytes"])
+        cut(self._metrics, header["metrics_bytes"])
         self._wandb.catch_up(self._records())
         counters = header["counters"]
         done = ", ".join(f"{name} {counters[name]}" for name in PROGRESS if name in counters)
@@ -418,5 +421,6 @@ def _provenance(device: torch.device) -> dict:
         "processor": compute.processor(),
         "device": str(device),
         "threads": torch.get_num_threads(),
+        "processes": os.environ.get("WORLD_SIZE", "1"),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from utils.config import UserError
-from utils.files import as_numpy, jsonable, write_atomically
+from utils.files import as_numpy, cut, jsonable, write_atomically
 
 import numpy as np
 from torch import Tensor
@@ -57,7 +57,7 @@ class RecordFile:
         if keep and (not path.exists() or path.stat().st_size < keep):
             raise _damaged(path)
         self._file = open(path, "a+b")  # noqa: SIM115 (open as long as the chain runs)
-        self._file.truncate(keep)
+        cut(self._file, keep)
 
     def append(self, record: dict) -> None:
         self._file.write(json.dumps(jsonable(record)).encode() + b"\n")
