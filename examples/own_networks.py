@@ -64,7 +64,8 @@ def main(options: argparse.Namespace) -> None:
     labels = read_labels(options.labels, len(inputs), network) if options.labels else None
     q_d, compact = rebase_and_fit(network, samples, inputs)
     q_r = compact.posterior
-    ranked = orders(q_r, generator(0, "random_order"))
+    found = orders(q_r, generator(0, "random_order"))
+    ranked = {name: several[0] for name, several in found.items()}
     pruned = prune(q_r.mean, ranked[options.prune_by], options.kept / 100)
     summary = describe(network, compact, pruned)
     arrays = {} if options.samples else {"samples": samples}

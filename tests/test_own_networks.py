@@ -247,7 +247,7 @@ MISTAKES = {
     "kept": (["--networks", "a.pt", "a.pt", "--kept", "0"], "a percentage above 0 and up to 100"),
     "out_dir": (["--networks", "a.pt", "a.pt", "--out_dir", "s"], "s is not empty: give another"),
     "no samples": (["--samples", "no.npy"], "network.json is missing"),
-    "samples of another network": (["--samples", "s/samples.npy"], r"has the shape \[3, 4\]"),
+    "samples of another network": (["--samples", "s/samples.npy"], r"of the shape \[3, 4\]"),
     "network.json": (["--samples", "t/samples.npy"], r'it should look like this: {"sizes": \[784'),
     "inputs": (["--inputs", "wide.npy"], r"wide.npy has the shape \[2, 7\].*inputs \[N, 6\]"),
     "inputs are no array": (["--inputs", "a.pt"], "a.pt"),

@@ -242,7 +242,7 @@ def test_a_resumed_run_tells_what_is_other_than_before(config, capsys):
 
 
 def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
-    run = open_run(config, "toy", CPU)
+    run, before = open_run(config, "toy", CPU), signal.getsignal(signal.SIGINT)
     with run.graceful_stop():
         os.kill(os.getpid(), signal.SIGINT)
         assert run.stop_requested
@@ -251,7 +251,7 @@ def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert run.load_checkpoint()[0] == {"epoch": 3}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def run_failing(monkeypatch, tmp_path, error) -> int:
