@@ -65,7 +65,7 @@ WEIGHTS = (
     ),
     Picture(
         "Figure 4: standard deviations of weights", "eval", "weight_pairs_std",
-        "The same of σ.",
+        "The same of σ. What is below 10⁻⁶ is drawn as that.",
     ),
     Picture(
         "NoT along the chain", "eval", "transpositions_along_chain",
