@@ -6,8 +6,8 @@ is that at the midpoint, λ = ½.
 
     python MNIST_number_of_transpositions.py                        the paper's settings
     python MNIST_number_of_transpositions.py --config_name quick    a minute's worth of the same
-    python MNIST_number_of_transpositions.py --num_runs 5           with mean and ±1σ bands
-    python MNIST_number_of_transpositions.py --num_runs 5 --resume  the same after a run of fewer
+    python MNIST_number_of_transpositions.py --config_name bands    five such: mean and ±1σ bands
+    python MNIST_number_of_transpositions.py --num_runs 5 --resume  the same after a single run
 
 All pairs of a run train side by side. Leaves in its run directory transpositions.jsonl (a record
 for every run, pair and stage; see `measure_pair`), the figure, and metrics.jsonl (per epoch:

@@ -301,6 +301,15 @@ def test_every_step_has_a_config_for_every_preset():
             assert (REPOSITORY / "configs" / step.script / f"{config}.yaml").exists()
 
 
+def test_the_paper_preset_has_the_papers_bands():
+    step = step_of("transpositions")
+    single, bands = step.plans["laptop"], step.plans["paper"]
+    assert bands.seconds == 5 * single.seconds
+    folder = REPOSITORY / "configs" / step.script
+    read = [yaml.safe_load((folder / f"{p.config}.yaml").read_text()) for p in (single, bands)]
+    assert read[1] == read[0] | {"num_runs": 5}
+
+
 def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
     calls, call, monkeypatch, capsys
 ):
