@@ -96,9 +96,12 @@ KIND = "eval"  # of its runs: what their directories begin with
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
-    hmc: str = option(NEWEST, "HMC's run directory, or the newest finished run of the batch")
-    ensemble: str = option(NEWEST, "the ensemble's run directory, newest, or none")
-    vi: str = option(NEWEST, "VI's run directory, newest, or none")
+    # Changeable as paths: what must not change are the runs, which the run remembers.
+    hmc: str = option(
+        NEWEST, "HMC's run directory, or the newest finished run of the batch", changeable=True
+    )
+    ensemble: str = option(NEWEST, "the ensemble's run directory, newest, or none", changeable=True)
+    vi: str = option(NEWEST, "VI's run directory, newest, or none", changeable=True)
     samples: str | None = option(None, "this samples.npy, network.json beside it, for HMC's")
     discard: float = option(0.0, "share of each chain's samples left out at its start", minimum=0)
     num_samples: int = option(1000, "HMC samples used, at most, evenly spaced", minimum=2)
@@ -157,7 +160,7 @@ def main(config: EvalConfig) -> None:
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir, sources.num_train).to(device)
     check_network(sources.network, data, sources.paths["HMC"])
-    run = open_run(config, KIND, device)
+    run = open_run(config, KIND, device, sources.inputs)
     if run.finished:
         return
     setup = set_up(run, data, sources.network)

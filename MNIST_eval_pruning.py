@@ -22,6 +22,7 @@ from utils import compact_figures
 from utils.compute import choose_device
 from utils.config import Config, UserError, option
 from utils.data import Dataset, load_dataset
+from utils.inputs import identify
 from utils.predict import class_probabilities
 from utils.progress import announce, progress_bar
 from utils.pruning import (
@@ -47,7 +48,10 @@ HISTOGRAM_EDGES = np.linspace(-6, 1, 561)  # of log10 σ
 
 @dataclass(frozen=True, kw_only=True)
 class PruningConfig(Config):
-    eval: str = option(NEWEST, "run directory of MNIST_eval.py, or the batch's newest finished one")
+    eval: str = option(
+        NEWEST, "run directory of MNIST_eval.py, or the batch's newest finished one",
+        changeable=True,  # the path; which run it is of, the run remembers
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,11 @@ def main(config: PruningConfig) -> None:
     if config.eval == NONE:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, "eval", config.eval)
+    inputs = {"eval": identify(source)}
     space = open_weight_space(source, device)
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir).to(device)
-    run = open_run(config, KIND, device)
+    run = open_run(config, KIND, device, inputs)
     if run.finished:
         return
     prunings = list_prunings(space, config.seed)

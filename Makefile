@@ -1,5 +1,6 @@
-# make reproduce [PRESET=quick|laptop|paper] · make test · make lint · make bench
+# make reproduce [PRESET=quick|laptop|paper] [ARGS=...] · make test · make lint · make bench
 #
+# ARGS are options of reproduce.py: ARGS=--overwrite, or ARGS="--only figure3 --overwrite".
 # Each target sets up what it needs: .venv with the pinned packages, and the data.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VENV_PYTHON := .venv/bin/python
 .DELETE_ON_ERROR:
 
 reproduce: .venv/installed
-	$(VENV_PYTHON) reproduce.py --preset $(PRESET)
+	$(VENV_PYTHON) reproduce.py --preset $(PRESET) $(ARGS)
 
 test: .venv/installed-dev
 	$(VENV_PYTHON) -m pytest

@@ -19,14 +19,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.claims import UNKNOWN, Verdict, judge_all
+from utils.claims import UNKNOWN, judge_all
 from utils.compute import choose_device
-from utils.config import Config, UserError, changed_fields, load_configs
+from utils.config import Config, UserError, changed_fields, grown_fields, load_configs
 from utils.data import FILES
 from utils.jobs import start_child
 from utils.progress import duration
@@ -37,6 +38,7 @@ from utils.runs import Stopped, ends_in_a_sentence
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
 MINUTE, HOUR = 60, 3600
+SECONDS_BETWEEN_LINES = 10 * MINUTE  # that tell how far all is while a script runs
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,25 @@ class Task:
 
     step: Step
     run: RunResult
+    config: Config
     arguments: list[str]
-    why_anew: str  # what makes the run that is there another one than is asked for, if it does
 
     @property
-    def done(self) -> bool:
-        return self.run.finished and not self.why_anew
+    def kind(self) -> str:
+        return self.step.kind
+
+    @property
+    def finished(self) -> bool:
+        """With all that is asked for now, if it is what is asked for."""
+        return self.run.finished and not grown_fields(self.config, self.run.config)
+
+    @property
+    def changes(self) -> list[str]:
+        """Settings that make the run that is there another one than is asked for."""
+        was = self.run.config
+        grown = grown_fields(self.config, was)
+        changed = [name for name in changed_fields(self.config, was) if name not in grown]
+        return [f"{k} was {was.get(k)} and is {getattr(self.config, k)}" for k in changed]
 
 
 PRESETS = ("quick", "laptop", "paper")
@@ -130,9 +145,9 @@ def reproduce(options: argparse.Namespace) -> None:
     results = find_results(options)
     check_places(options)
     tasks = plan(steps_for(options.only), results, options)
-    announce(tasks, results)
-    failed = run_all(tasks, results)
-    tell(judge_all(results), write_report(results, report_directory(results, options)))
+    announce(tasks, results, asked_for(tasks, results, options))
+    failed = run_all(tasks, results, options)
+    tell(results, write_report(results, report_directory(results, options)))
     if failed:
         names = ", ".join(task.step.script for task in failed)
         raise UserError(f"failed, see above: {names}. The same command tries again.")
@@ -201,20 +216,11 @@ def check_places(options: argparse.Namespace) -> None:
 
 
 def plan(steps: list[Step], results: Results, options: argparse.Namespace) -> list[Task]:
-    """What is to be done; runs are made anew only where the user says so."""
-    tasks: list[Task] = []
+    tasks = []
     for step in steps:
-        arguments, run = arguments_of(step, results, options), results.runs[step.kind]
+        arguments = arguments_of(step, results, options)
         config = load_config(step, arguments)
-        anew = {task.step.kind for task in tasks if task.why_anew}
-        tasks.append(Task(step, run, arguments, why_anew(step, config, results, anew)))
-    misfits = [task for task in tasks if task.why_anew]
-    told = "; ".join(f"{task.run.directory.name}: {task.why_anew}" for task in misfits)
-    if misfits and not options.overwrite:
-        raise UserError(
-            f"Some runs are not what is asked for now ({told}). Give --overwrite to make them "
-            "anew, or another --out_dir to keep them."
-        )
+        tasks.append(Task(step, results.runs[step.kind], config, arguments))
     return tasks
 
 
@@ -239,37 +245,60 @@ def load_config(step: Step, arguments: list[str]) -> Config:
     return first
 
 
-def why_anew(step: Step, config: Config, results: Results, anew: set[str]) -> str:
-    """Empty where the run, begun or finished, is of this config and of the inputs as they are."""
-    run = results.runs[step.kind]
-    if not run.begun:
-        return ""
-    was = run.config
-    reasons = [
-        f"{name} was {was.get(name)} and is {getattr(config, name)}"
-        for name in changed_fields(config, was)
+def asked_for(tasks: list[Task], results: Results, options: argparse.Namespace) -> dict[str, str]:
+    """`to_run`, where the user wants all that is to be made anew to be so."""
+    todo = to_run(tasks, results)
+    told = [
+        f"{task.run.directory.name}: {todo[task.kind]}" for task in tasks if todo.get(task.kind)
     ]
-    for kind in step.needs:
-        if kind in anew or results.runs[kind].ended_after_start_of(run):
-            reasons.append(f"{kind} is another one now")
-    return ", ".join(reasons)
+    if told and not options.overwrite:
+        raise UserError(
+            f"Some runs are not what is asked for now ({'; '.join(told)}). To make them anew: "
+            f"{shlex.join(['python', *sys.argv, '--overwrite'])}. To keep them, give another "
+            "--out_dir."
+        )
+    return todo
 
 
-def announce(tasks: list[Task], results: Results) -> None:
-    """The plan: what is finished, begun and to do, and how long it takes."""
-    left = seconds_left(tasks, results)
+def to_run(tasks: list[Task], results: Results) -> dict[str, str]:
+    """Kinds of runs that are still to be made, and why anew; "" where they begin or go on."""
+    todo: dict[str, str] = {}
     for task in tasks:
-        state = "finished" if task.done else "begun" if task.run.begun else ""
-        state = f"anew, for {task.why_anew}" if task.why_anew else state
-        print(f"{task.step.script:34} {duration(left[task.step.kind]):>12}  {state}")
+        why = why_anew(task, results, ahead=set(todo))
+        if why or not task.finished:
+            todo[task.kind] = why
+    return todo
+
+
+def why_anew(task: Task, results: Results, ahead: set[str]) -> str:
+    """Empty where the run, if there is one, is of these settings and of the inputs that it has.
+
+    Inputs of the kinds `ahead` will be others than they are.
+    """
+    if not task.run.begun:
+        return ""
+    inputs = results.other_inputs(task.kind, task.step.needs)
+    inputs |= {
+        kind: f"{kind} has yet to be run to its end" for kind in task.step.needs if kind in ahead
+    }
+    return ", ".join([*task.changes, *inputs.values()])
+
+
+def announce(tasks: list[Task], results: Results, todo: dict[str, str]) -> None:
+    """The plan: what is finished, begun and to do, and how long it takes."""
+    left = seconds_left(tasks, results, todo)
+    for task in tasks:
+        state = "finished" if task.kind not in todo else "begun" if task.run.begun else ""
+        state = f"anew, for {todo[task.kind]}" if todo.get(task.kind) else state
+        print(f"{task.step.script:34} {duration(left[task.kind]):>12}  {state}")
     print(f"{'in total about':34} {duration(sum(left.values())):>12}", flush=True)
 
 
-def seconds_left(tasks: list[Task], results: Results) -> dict[str, float]:
+def seconds_left(tasks: list[Task], results: Results, todo: dict[str, str]) -> dict[str, float]:
     """Of every step: as planned, by the pace that finished steps have had here."""
-    planned = {task.step.kind: task.step.plans[results.preset].seconds for task in tasks}
-    done = {task.step.kind: task.run.seconds for task in tasks if task.done}
-    spent = {task.step.kind: 0.0 if task.why_anew else task.run.seconds for task in tasks}
+    planned = {task.kind: task.step.plans[results.preset].seconds for task in tasks}
+    done = {task.kind: task.run.seconds for task in tasks if task.kind not in todo}
+    spent = {task.kind: 0.0 if todo.get(task.kind) else task.run.seconds for task in tasks}
     pace = sum(done.values()) / sum(planned[kind] for kind in done) if done else 1.0
     return {
         kind: 0.0 if kind in done else max(pace * seconds - spent[kind], 0.0)
@@ -280,39 +309,63 @@ def seconds_left(tasks: list[Task], results: Results) -> dict[str, float]:
 # ---- doing it
 
 
-def run_all(tasks: list[Task], results: Results) -> list[Task]:
+def run_all(tasks: list[Task], results: Results, options: argparse.Namespace) -> list[Task]:
     """Run what is not finished; the tasks that failed."""
     failed: list[Task] = []
     for number, task in enumerate(tasks):
-        step, title = task.step, f"[{number + 1} of {len(tasks)}] {task.step.script}"
-        if task.done:
+        title = f"[{number + 1} of {len(tasks)}] {task.step.script}"
+        todo = asked_for(tasks, results, options)  # runs made just now count
+        if task.kind not in todo:
             print(f"{title}: finished before")
             continue
-        lacking = [kind for kind in step.needs if not results.runs[kind].finished]
+        lacking = [kind for kind in task.step.needs if kind in todo]
         if lacking:
             print(f"{title}: left out, for it needs {', '.join(lacking)}", file=sys.stderr)
             failed.append(task)
             continue
-        left = seconds_left(tasks, results)
-        rest = sum(left[later.step.kind] for later in tasks[number:])
-        print(
-            f"\n{title}: about {duration(left[step.kind])}; to the end {duration(rest)}",
-            flush=True,
-        )
-        if run_script(task) != 0:
+        left = seconds_left(tasks, results, todo)
+        later = sum(left[other.kind] for other in tasks[number + 1 :])
+        pace = Pace(title, left[task.kind], later)
+        print(f"\n{pace.before}", flush=True)
+        if run_script(task, anew=bool(todo[task.kind]), on_wait=pace.tell) != 0:
             failed.append(task)
     return failed
 
 
-def run_script(task: Task) -> int:
-    """Run a script to its end, from wherever it stands; its exit code."""
-    script, how = ROOT / f"{task.step.script}.py", "--overwrite" if task.why_anew else "--resume"
-    return wait_for(start_child([sys.executable, str(script), how, *task.arguments]))
+@dataclass(frozen=True)
+class Pace:
+    """How long a step and all after it will take."""
+
+    title: str
+    expected: float  # seconds of the step
+    later: float  # seconds of the steps after it
+
+    @property
+    def before(self) -> str:
+        whole = duration(self.expected + self.later)
+        return f"{self.title}: about {duration(self.expected)}; to the end {whole}"
+
+    def after(self, seconds: float) -> str:
+        told = f"{self.title}: {duration(seconds)} so far"
+        if seconds > self.expected:
+            return f"{told}, longer than thought; the steps after it {duration(self.later)}"
+        whole = duration(self.expected - seconds + self.later)
+        return f"{told}, of about {duration(self.expected)}; to the end {whole}"
+
+    def tell(self, seconds: float) -> None:
+        """On a line of its own: the script's progress bar goes on in the line after it."""
+        print(f"\n{self.after(seconds)}", file=sys.stderr, flush=True)
 
 
-def wait_for(process: subprocess.Popen) -> int:
+def run_script(task: Task, anew: bool, on_wait: Callable[[float], None]) -> int:
+    """Run a script to its end, anew or from wherever it stands; its exit code."""
+    script, how = ROOT / f"{task.step.script}.py", "--overwrite" if anew else "--resume"
+    return wait_for(start_child([sys.executable, str(script), how, *task.arguments]), on_wait)
+
+
+def wait_for(process: subprocess.Popen, on_wait: Callable[[float], None]) -> int:
     """Its exit code. Ctrl-C reaches the script as well, which saves its work and then ends."""
-    stopped = False
+    stopped, started = False, time.monotonic()
 
     def stop(signum, frame) -> None:
         nonlocal stopped
@@ -323,7 +376,7 @@ def wait_for(process: subprocess.Popen) -> int:
     try:
         while True:
             try:
-                code = process.wait()
+                code = wait_patiently(process, started, on_wait)
                 break
             except KeyboardInterrupt:
                 stopped = True
@@ -332,6 +385,17 @@ def wait_for(process: subprocess.Popen) -> int:
     if stopped or code == STOPPED_BY_USER:
         raise Stopped
     return code
+
+
+def wait_patiently(
+    process: subprocess.Popen, started: float, on_wait: Callable[[float], None]
+) -> int:
+    """Its exit code; `on_wait` hears now and then for how many seconds it has run."""
+    while True:
+        try:
+            return process.wait(timeout=SECONDS_BETWEEN_LINES)
+        except subprocess.TimeoutExpired:
+            on_wait(time.monotonic() - started)
 
 
 # ---- telling
@@ -354,13 +418,16 @@ def finished_in(directory: Path) -> set[str]:
     return {kind for kind, run in runs.items() if run and run["finished"]}  # null: was damaged
 
 
-def tell(verdicts: list[Verdict], report: Path) -> None:
-    """How the paper's claims have fared, and where the report is."""
+def tell(results: Results, report: Path) -> None:
+    """How the paper's claims have fared, what to read that with, and where the report is."""
+    verdicts = judge_all(results)
     judged = [verdict for verdict in verdicts if verdict.mark != UNKNOWN]
     for verdict in judged:
         print(f"\n{verdict.claim.text}\n    {verdict.mark}: {verdict.evidence}")
     if len(judged) < len(verdicts):
         print(f"\n{len(verdicts) - len(judged)} not measured: the report says why.")
+    for outdated in filter(None, map(results.outdated, results.runs)):
+        print(f"\n{outdated}")
     print(f"\nThe report: {report}")
 
 

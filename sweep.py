@@ -26,10 +26,10 @@ from pathlib import Path
 
 from utils import figures
 from utils.config import Config, Parser, UserError, changed_fields, load_configs, point_label
-from utils.files import save_figure, save_json
+from utils.files import read_mapping, save_figure, save_json
 from utils.jobs import Job, run_jobs, threads_for_each
 from utils.progress import duration, progress_bar
-from utils.runs import ends_in_a_sentence, lock_directory, read_mapping, run_directory
+from utils.runs import ends_in_a_sentence, lock_directory, run_directory
 from utils.sweeps import Sweep, as_arguments, choose_points, read_sweep
 from utils.tables import print_table
 

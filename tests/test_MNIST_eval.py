@@ -366,6 +366,13 @@ def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_
     assert stopped.returncode == 130
     assert "--resume" in stopped.stderr
     assert len(calls) == 7
+    other = tmp_path / "default" / "VI-MNIST-quick"
+    shutil.copytree(evaluated / "default" / other.name, other)
+    meta = read(other / "meta.json") | {"wandb_id": "of another start"}
+    (other / "meta.json").write_text(json.dumps(meta))
+    refused = script("MNIST_eval", *QUICK, *sources_in(evaluated)[:-1], f"--vi={other}", "--resume")
+    assert refused.returncode == 2
+    assert "was begun with other runs (VI is another one now): give --overwrite" in refused.stderr
     resumed = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     # the other 9 of HMC's 16 samples, 3 members, and all 16 to the mean

@@ -92,6 +92,31 @@ def test_a_report_is_made_of_damaged_runs_too(reproduced, tmp_path):
     assert "samples an hour. Acceptance" in page
 
 
+def test_runs_know_what_they_were_made_of_wherever_they_lie(reproduced, tmp_path):
+    shutil.copytree(reproduced / "default", tmp_path / "default")
+    results = results_in(tmp_path)
+    assert results.runs["eval"].inputs.keys() == {"HMC", "ensemble", "VI"}
+    assert results.other_inputs("eval", ("HMC", "ensemble", "VI")) == {}
+    assert results.other_inputs("eval_pruning", ("eval",)) == {}
+
+
+def test_an_evaluation_of_other_runs_says_so_at_the_top_and_at_table_1(reproduced, tmp_path):
+    batch = tmp_path / "default"
+    shutil.copytree(reproduced / "default", batch)
+    meta = batch / "VI-MNIST-quick" / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"wandb_id": "of another start"}))
+    (batch / "HMC-MNIST-quick" / "DONE").unlink()
+    page = write_report(results_in(tmp_path), tmp_path / "results").read_text()
+    told = (
+        "eval-MNIST-quick was made of other runs than those here: HMC has gone on since, "
+        "VI is another one now."
+    )
+    top, table, rest = page.split(told)
+    assert "<h2" not in top
+    assert table.rsplit("<h2 ", 1)[1].startswith("id=table1")
+    assert "other runs than those here" not in rest  # the pruning is of this evaluation
+
+
 def test_figures_of_an_earlier_report_are_taken_away(tmp_path):
     figures = tmp_path / "results" / "figures"
     figures.mkdir(parents=True)

@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import reproduce
 from tests.conftest import REPOSITORY
 from utils import config as config_module
+from utils.files import read_mapping
+from utils.inputs import identify
 from utils.runs import run_directory
 
 import pytest
@@ -28,13 +31,21 @@ class Calls:
     def leave(self, step, arguments, seconds=60.0, finished=True):
         config = reproduce.load_config(step, arguments)
         directory = run_directory(config, step.kind)
+        if "--overwrite" in arguments:
+            shutil.rmtree(directory)
         directory.mkdir(parents=True, exist_ok=True)
+        before = read_mapping(directory / "meta.json", json.loads)
         session = {
             "command": f"python {step.script}.py --resume", "git_commit": "0123456789",
             "git_uncommitted_changes": False, "python": "3.11", "versions": {"torch": "2"},
             "processor": "a CPU", "device": "cpu", "threads": 2,
         }  # fmt: skip
-        meta = {"seconds": seconds, "peak_memory": 1e9, "matmul": "default", "sessions": [session]}
+        meta = {
+            "wandb_id": before.get("wandb_id", os.urandom(6).hex()),
+            "seconds": before.get("seconds", 0) + seconds,
+            "inputs": {kind: identify(Path(getattr(config, name))) for name, kind in step.inputs},
+            "peak_memory": 1e9, "matmul": "default", "sessions": [session],
+        }  # fmt: skip
         (directory / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
         (directory / "meta.json").write_text(json.dumps(meta))
         (directory / "DONE").unlink(missing_ok=True)
@@ -46,7 +57,7 @@ class Calls:
         step = next(step for step in reproduce.STEPS if step.script == script)
         self.made.append([script, *command[2:]])
         code = 2 if script in self.failing else 0
-        self.leave(step, command[3:], finished=code == 0)
+        self.leave(step, command[2:], finished=code == 0)
         return code
 
     def stand_in(self, monkeypatch):
@@ -57,7 +68,7 @@ class Calls:
             def __init__(self, command, **options):
                 self.code = calls.process(command)
 
-            def wait(self):
+            def wait(self, timeout=None):
                 return self.code
 
             def terminate(self):
@@ -94,7 +105,7 @@ def call(options):
 
 @pytest.fixture
 def refused(call, capsys):
-    """What is said where nothing is run."""
+    """What is said where it ends with an error."""
 
     def run(*arguments) -> str:
         capsys.readouterr()
@@ -252,9 +263,9 @@ def test_what_was_run_with_other_settings_is_run_anew_when_told(
         file.write("seed: 7\n")
     told = refused()
     assert "VI-MNIST-quick: seed was 0 and is 7" in told
-    assert "eval-MNIST-quick: VI is another one now" in told
-    assert "eval_pruning-MNIST-quick: eval is another one now" in told
-    assert "Give --overwrite" in told
+    assert "eval-MNIST-quick: VI has yet to be run to its end" in told
+    assert "eval_pruning-MNIST-quick: eval has yet to be run to its end" in told
+    assert re.search(r"make them anew: python reproduce.py --out_dir \S+ .* --overwrite\. ", told)
     assert calls.made == []
     call("--only", "report")  # which runs nothing
     call("--overwrite")
@@ -264,14 +275,89 @@ def test_what_was_run_with_other_settings_is_run_anew_when_told(
     assert len(calls.made) == 3
 
 
-def test_what_was_made_of_other_runs_is_run_anew_when_told(calls, call, refused, tmp_path):
+def test_what_was_made_of_other_runs_is_run_anew_when_told(calls, call, refused, tmp_path, capsys):
     call()
     calls.made.clear()
-    later = time.time() + 60
-    os.utime(tmp_path / "runs/quick/ensemble-MNIST-quick/DONE", (later, later))
+    meta = tmp_path / "runs/quick/ensemble-MNIST-quick/meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"wandb_id": "of another start"}))
     assert "(eval-MNIST-quick: ensemble is another one now; eval_pruning" in refused()
+    call("--only", "report")
+    told = "eval-MNIST-quick was made of other runs than those here: ensemble is another one now"
+    assert told in capsys.readouterr().out
+    assert told in (tmp_path / "results/quick/report.html").read_text()
     call("--overwrite")
     assert scripts(calls) == ["MNIST_eval", "MNIST_eval_pruning"]
+    assert told not in (tmp_path / "results/quick/report.html").read_text()
+
+
+def test_a_run_that_was_deleted_is_made_anew_with_what_was_made_of_it(
+    calls, call, refused, tmp_path
+):
+    call()
+    calls.made.clear()
+    shutil.rmtree(tmp_path / "runs/quick/VI-MNIST-quick")
+    assert "eval-MNIST-quick: VI has yet to be run to its end; eval_pruning" in refused()
+    assert calls.made == []
+    call("--overwrite")
+    assert [made[:2] for made in calls.made] == [
+        ["MNIST_VI", "--resume"], ["MNIST_eval", "--overwrite"],
+        ["MNIST_eval_pruning", "--overwrite"],
+    ]  # fmt: skip
+
+
+def test_after_a_failure_the_same_command_makes_anew_what_is_left(calls, call, refused, configs):
+    call()
+    calls.made.clear()
+    (configs / "MNIST_VI" / "quick.yaml").open("a").write("seed: 7\n")
+    calls.failing.add("MNIST_VI")
+    told = refused("--overwrite")
+    assert scripts(calls) == ["MNIST_VI"]
+    assert "MNIST_eval: left out, for it needs VI" in told
+    assert "MNIST_eval_pruning: left out, for it needs eval" in told  # which is of the old VI
+    calls.failing.clear()
+    calls.made.clear()
+    assert "eval-MNIST-quick: VI has yet to be run to its end" in refused()
+    call("--overwrite")
+    assert [made[:2] for made in calls.made] == [
+        ["MNIST_VI", "--resume"], ["MNIST_eval", "--overwrite"],
+        ["MNIST_eval_pruning", "--overwrite"],
+    ]  # fmt: skip
+
+
+def test_what_was_made_of_half_a_chain_is_made_anew_of_all(calls, call, refused, options):
+    given = options()
+    results = reproduce.find_results(given)
+    for kind in ("HMC", "ensemble", "VI", "eval"):
+        arguments = reproduce.arguments_of(step_of(kind), results, given)
+        calls.leave(step_of(kind), arguments, finished=kind != "HMC")
+    assert "(eval-MNIST-quick: HMC has yet to be run to its end)" in refused()
+    call("--only", "HMC")  # the chain goes on, and nothing is said to be made of it
+    assert "(eval-MNIST-quick: HMC has gone on since)" in refused()
+    call("--overwrite", "--only", "table1")
+    assert [made[:2] for made in calls.made] == [
+        ["MNIST_HMC", "--resume"], ["MNIST_eval", "--overwrite"],
+    ]  # fmt: skip
+
+
+def test_runs_are_the_same_wherever_they_lie(calls, call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    call("--out_dir", "runs")
+    calls.made.clear()
+    call("--out_dir", str(tmp_path / "runs"))
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    call("--out_dir", "moved")
+    assert calls.made == []
+
+
+def test_what_can_be_added_to_is_gone_on_with(calls, call, configs, capsys):
+    call("--only", "figure3")
+    calls.made.clear()
+    path = configs / "MNIST_number_of_transpositions" / "quick.yaml"
+    path.write_text(path.read_text().replace("num_runs: 2", "num_runs: 5"))
+    call("--only", "figure3")
+    assert [made[:2] for made in calls.made] == [["MNIST_number_of_transpositions", "--resume"]]
+    call("--only", "figure3")
+    assert len(calls.made) == 1
 
 
 def test_what_would_stop_a_later_step_is_found_before_the_first(calls, refused, configs, tmp_path):
@@ -310,12 +396,38 @@ def test_the_paper_preset_has_the_papers_bands():
     assert read[1] == read[0] | {"num_runs": 5}
 
 
+def test_while_a_script_runs_the_time_left_is_told(calls, call, monkeypatch, capsys):
+    """By a clock that stands still but for the waits, of which each script needs 20 seconds."""
+    seconds = [0.0]
+
+    def wait(process, timeout):
+        if seconds[0] % 40 == 20:
+            seconds[0] += timeout
+            return process.code
+        seconds[0] += timeout
+        raise subprocess.TimeoutExpired("script", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    monkeypatch.setattr(reproduce, "SECONDS_BETWEEN_LINES", 20)
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: seconds[0])
+    call("--only", "net_matching", "transpositions")
+    told = capsys.readouterr().err
+    assert told.splitlines() == [
+        "",
+        "[1 of 2] MNIST_net_matching: 20 s so far, longer than thought; the steps after it 24 s",
+        "",
+        # a minute instead of 15 s, so the other one will take four times as long, too
+        "[2 of 2] MNIST_number_of_transpositions: 20 s so far, of about 1 min 36 s; to the end "
+        "1 min 16 s",
+    ]
+
+
 def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
     calls, call, monkeypatch, capsys
 ):
     answers = iter([KeyboardInterrupt, 1])
 
-    def wait(process):
+    def wait(process, timeout):
         answer = next(answers)
         if answer is KeyboardInterrupt:
             raise answer
@@ -330,7 +442,7 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
 
 
 def test_sigterm_is_handed_on_and_stops_after_the_script(calls, call, monkeypatch, capsys):
-    def wait(process):
+    def wait(process, timeout):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.1)
         return process.code

@@ -21,14 +21,14 @@ class RebasinRecord:
 
     def __init__(self, run: Run, samples: Samples):
         self._run, self._num_samples = run, len(samples)
-        self._path = str(samples.path.resolve())
+        self._path = samples.path
         self._used = {"indices": torch.from_numpy(samples.indices), "reference": samples[0]}
         self._checkpointed = time.monotonic()
         self.known: list[Permutation] = []
         saved = run.load_checkpoint()
         if saved:
-            counters, arrays = saved
-            self._check_same_samples(counters["samples"], arrays)
+            _, arrays = saved
+            self._check_same_samples(arrays)
             rows, sizes = arrays["permutations"].cpu(), hidden_sizes(samples.network)
             self.known = [list(row.split(sizes)) for row in rows]
 
@@ -38,22 +38,16 @@ class RebasinRecord:
         late = time.monotonic() - self._checkpointed > CHECKPOINT_SECONDS
         due = late or self._run.stop_requested or done == self._num_samples
         if due and done > len(self.known):
-            counters = {"samples": self._path, "rebased": done}
             permutations = aligned.permutation_rows
-            self._run.save_checkpoint(counters, permutations=permutations, **self._used)
+            self._run.save_checkpoint({"rebased": done}, permutations=permutations, **self._used)
             self._checkpointed = time.monotonic()
 
-    def _check_same_samples(self, path: str, arrays: dict[str, Tensor]) -> None:
+    def _check_same_samples(self, arrays: dict[str, Tensor]) -> None:
         """A permutation of one sample says nothing about another."""
-        if path != self._path:
-            raise UserError(
-                f"{self._run.directory} was begun with {path}, and now {self._path} is the newest: "
-                "give --hmc to go on with the former, or --overwrite."
-            )
         for name, now in self._used.items():
             if name not in arrays or not torch.equal(arrays[name].cpu(), now):
                 raise UserError(
-                    f"{path} has other samples than when {self._run.directory} was begun, as "
+                    f"{self._path} has other samples than when {self._run.directory} was begun, as "
                     "those of a chain that still runs: start again with --overwrite, or give "
                     "another --run_name."
                 )

@@ -8,8 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from utils.config import UserError
+
 import numpy as np
 import torch
+import yaml
 
 
 def write_atomically(path: Path, write: Callable) -> None:
@@ -34,6 +37,17 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
+    """A mapping that a run has written, or {} where there is none yet."""
+    try:
+        content = parse(path.read_text()) if path.exists() else {}
+    except (ValueError, yaml.YAMLError):
+        content = None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: start again with --overwrite, or --run_name.")
+    return content
 
 
 def cut(file: BinaryIO, length: int) -> None:

@@ -169,9 +169,15 @@ def _heading(results: Results) -> str:
         f"<p><strong>Not finished: {_text(', '.join(map(_how_far, running)))}.</strong></p>"
         if running
         else "",
+        *(_outdated(results, kind) for kind in results.runs),
         _slow_mixing(results),
     ]  # fmt: skip
     return "\n".join(filter(None, parts))
+
+
+def _outdated(results: Results, kind: str) -> str:
+    told = results.outdated(kind)
+    return f"<p><strong>{_text(told)}</strong></p>" if told else ""
 
 
 def _how_far(run: RunResult) -> str:
@@ -257,6 +263,7 @@ def _tables(results: Results) -> str:
     return "\n".join([
         "<h2 id=table1>Table 1: posteriors as functions</h2>",
         f"<p class=soft>Against the prediction of HMC's samples, on the test images{beside}.</p>",
+        _outdated(results, "eval"),
         _score_table(table, errors, paper, ROWS[:4]),
         LEGEND,
         "<h3>Beyond the paper: likelihood and calibration</h3>",

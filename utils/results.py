@@ -1,11 +1,12 @@
 """What the runs of a batch came to, read back from their directories for the report."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import UserError
+from utils.inputs import identify, other_inputs
 
 import yaml
 
@@ -34,11 +35,10 @@ class RunResult:
         """Spent in it so far."""
         return self.json("meta.json")["seconds"] if self.begun else 0.0
 
-    def ended_after_start_of(self, other: "RunResult") -> bool:
-        if not self.finished:
-            return False
-        ended, started = self.path("DONE").stat(), other.path("config.yaml").stat()
-        return ended.st_mtime > started.st_mtime
+    @property
+    def inputs(self) -> dict[str, dict]:
+        """The runs that it is made of, as `identify` tells them, by kind."""
+        return self.json("meta.json").get("inputs", {}) if self.begun else {}
 
     def path(self, name: str) -> Path:
         path = self.directory / name
@@ -81,6 +81,29 @@ class Results:
 
     def begun(self) -> list[RunResult]:
         return [run for run in self.runs.values() if run.begun]
+
+    def other_inputs(self, kind: str, needs: Iterable[str] = ()) -> dict[str, str]:
+        """Why a run is not of the runs that there are now, by their kinds; {} if it is.
+
+        Of those in `needs` it has to be, of others only if it says so.
+        """
+        recorded = self.runs[kind].inputs
+        asked = [run for run in self.begun() if run.kind in {*recorded, *needs}]
+        return other_inputs(recorded, {run.kind: identify(run.directory) for run in asked})
+
+    def outdated(self, kind: str) -> str:
+        """A sentence to be read with a run that was made of others than those beside it, or ''."""
+        try:
+            told = self.other_inputs(kind)
+        except UserError:  # of a damaged one, which is told where it is shown
+            return ""
+        if not told:
+            return ""
+        name, why = self.runs[kind].directory.name, ", ".join(told.values())
+        return (
+            f"{name} was made of other runs than those here: {why}. "
+            "reproduce.py with --overwrite makes it anew."
+        )
 
     def summary(self, kind: str) -> dict:
         return self.runs[kind].json("summary.json")

@@ -3,7 +3,8 @@
 `open_run` makes `<out_dir>/<batch>/<kind>-<dataset>-<config_name>[-<run_name>]/` with
 
     config.yaml      the resolved config
-    meta.json        for each session: command, commit, versions, machine; seconds in total
+    meta.json        for each session: command, commit, versions, machine; seconds in total; which
+                     runs this one is made of
     metrics.jsonl    one JSON record per measurement
     checkpoint.npz   while unfinished: everything needed to go on
     summary.json     the final numbers
@@ -37,11 +38,13 @@ from utils.files import (
     as_numpy,
     cut,
     jsonable,
+    read_mapping,
     save_arrays,
     save_figure,
     save_json,
     write_atomically,
 )
+from utils.inputs import check_inputs
 from utils.mlp import Network
 from utils.progress import peak_memory
 
@@ -134,8 +137,14 @@ def find_run(config, kind: str, script: str) -> Path:
     return max(ended, key=lambda path: path.stat().st_mtime).parent
 
 
-def open_run(config, kind: str, device: torch.device) -> "Run":
-    """Begin the run, or with `config.resume` go on with it; refuse to touch what is there else."""
+def open_run(
+    config, kind: str, device: torch.device, inputs: dict[str, dict] | None = None
+) -> "Run":
+    """Begin the run, or with `config.resume` go on with it; refuse to touch what is there else.
+
+    `inputs` identifies the runs that it is made of, by kind.
+    """
+    inputs = inputs or {}
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(directory)
@@ -144,9 +153,10 @@ def open_run(config, kind: str, device: torch.device) -> "Run":
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
     if (directory / "config.yaml").exists():
         _check_reusable(config, directory, recorded)
+        check_inputs(directory, inputs)
     else:
         _write_config(config, directory)
-    return Run(config, kind, directory, lock, device, recorded)
+    return Run(config, kind, directory, lock, device, recorded, inputs)
 
 
 def _write_config(config, directory: Path) -> None:
@@ -171,17 +181,6 @@ def _check_reusable(config, directory: Path, recorded: dict) -> None:
             f"{directory} was begun with another config ({was}): "
             "resume with the same one, or give another --run_name."
         )
-
-
-def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
-    """A mapping that a run has written, or {} where there is none yet."""
-    try:
-        content = parse(path.read_text()) if path.exists() else {}
-    except (ValueError, yaml.YAMLError):
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: start again with --overwrite, or --run_name.")
-    return content
 
 
 def lock_directory(directory: Path, instead: str = "--run_name"):
@@ -213,8 +212,9 @@ class Run:
     """
 
     def __init__(
-        self, config, kind: str, directory: Path, lock, device: torch.device, recorded: dict
-    ):
+        self, config, kind: str, directory: Path, lock, device: torch.device, recorded: dict,
+        inputs: dict[str, dict],
+    ):  # fmt: skip
         self.config, self.kind, self.directory, self._lock = config, kind, directory, lock
         self.device = device
         self.finished_config = recorded if (directory / "DONE").exists() else {}
@@ -228,6 +228,7 @@ class Run:
         self._previous = read_mapping(directory / "meta.json", json.loads)
         self.meta = {
             "wandb_id": self._previous.get("wandb_id", wandb_log.new_id()),
+            "inputs": inputs,
             "matmul": compute.choose_matmul(device, self._previous.get("matmul", config.matmul)),
             "sessions": [*self._previous.get("sessions", []), _provenance(device)],
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.data import Dataset
+from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
 from utils.runs import find_run
 from utils.vi import GaussianPosterior
@@ -240,6 +241,7 @@ class Sources:
     others: dict[str, Samples]  # by method, those of SAMPLED
     vi: GaussianPosterior | None
     paths: dict[str, Path | None]
+    inputs: dict[str, dict]  # the runs at these paths, as `identify` tells them
     num_train: int | None  # the first so many training images are what HMC has seen; none: all
 
 
@@ -252,6 +254,8 @@ def find_sources(config) -> Sources:
     if given["HMC"] == NONE:
         raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
     paths = {kind: locate(config, kind, path) for kind, path in given.items()}
+    # Before their samples are looked at: a chain that runs may have more of them in a moment.
+    inputs = {kind: identify(path) for kind, path in paths.items() if path}
     hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
     others = {name: open_samples(paths[kind]) for name, kind in SAMPLED.items() if paths[kind]}
     network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
@@ -267,7 +271,7 @@ def find_sources(config) -> Sources:
     _warn_of_other_data(paths)
     print(f"{len(hmc)} samples of HMC are used; chains: {hmc.indices.shape[0]}.")
     num_train = _recorded_config(paths["HMC"]).get("num_train")
-    return Sources(hmc.network, hmc, others, vi, paths, num_train)
+    return Sources(hmc.network, hmc, others, vi, paths, inputs, num_train)
 
 
 def _warn_of_other_data(paths: dict[str, Path | None]) -> None:
