@@ -453,3 +453,43 @@ def test_sigterm_is_handed_on_and_stops_after_the_script(calls, call, monkeypatc
     assert ended.value.code == 130
     assert len(calls.made) == 1
     assert "Go on with" in capsys.readouterr().err
+
+
+# ---- with real scripts
+
+
+@pytest.fixture
+def toy_copy(tmp_path):
+    """The repository's code, in a place of its own, with a toy of a quick preset for VI."""
+    for part in ("utils", "configs"):
+        shutil.copytree(REPOSITORY / part, tmp_path / part, ignore=lambda *_: ["__pycache__"])
+    for script in REPOSITORY.glob("*.py"):
+        shutil.copy(script, tmp_path)
+    config = tmp_path / "configs" / "MNIST_VI" / "quick.yaml"
+    toy = {"hidden_sizes": [10], "num_train": 300, "num_epochs": 2, "num_draws": 2}
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | toy))
+    return tmp_path
+
+
+def test_a_real_run_its_repetition_and_their_report(toy_copy, data_dir):
+    def reproduce_VI() -> str:
+        command = [sys.executable, "reproduce.py", "--only", "VI", "--wandb", "disabled"]
+        command += ["--data_dir", str(data_dir)]
+        done = subprocess.run(command, cwd=toy_copy, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("The report: results/quick/report.html\n")
+        return done.stdout
+
+    assert "Saved in runs/quick/VI-MNIST-quick" in reproduce_VI()
+    left = toy_copy / "runs" / "quick" / "VI-MNIST-quick"
+    written = (left / "meta.json").read_bytes()
+    again = reproduce_VI()
+    assert "[1 of 1] MNIST_VI: finished before" in again
+    assert "Saved in" not in again
+    assert (left / "meta.json").read_bytes() == written
+    page = (toy_copy / "results" / "quick" / "report.html").read_text()
+    assert "num_train: 300" in page
+    numbers = json.loads((toy_copy / "results" / "quick" / "numbers.json").read_text())
+    assert numbers["runs"].keys() == {"VI"}
+    summary = json.loads((left / "summary.json").read_text())
+    assert numbers["runs"]["VI"]["summary"] == summary
