@@ -25,7 +25,15 @@ from utils.chain_record import ChainRecord, Pace
 from utils.compute import CANDIDATES, choose_device, choose_matmul
 from utils.config import NetworkConfig, UserError, option
 from utils.data import Dataset, load_dataset
-from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, advance, leapfrog, start_chains
+from utils.hmc import (
+    Chains,
+    HMCSettings,
+    StepSizeAdaptation,
+    Transition,
+    advance,
+    leapfrog,
+    start_chains,
+)
 from utils.mlp import Network, initial_weights, network_for
 from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
@@ -77,7 +85,7 @@ class HMCConfig(NetworkConfig):
     )  # fmt: skip
     checkpoint_seconds: float = option(
         20.0,
-        "between checkpoints, or a transition of every chain if that is longer",
+        "between checkpoints; with several processes a transition, if that is longer",
         minimum=0,
         changeable=True,
     )
@@ -176,11 +184,18 @@ def resume_or_start(
         chains = start_chains(start_weights(config, network, data), settings)
     if not ranks.first:
         chains = start_chains(torch.zeros(shape, device=data.train_images.device), settings)
+    if ranks.size == 1:
+        return chains
     adaptations = torch.tensor(chains.adaptations, dtype=torch.float64)
-    return Chains(
+    count = int(share_number(ranks, len(chains.ahead)))
+    ahead = torch.zeros(count, len(Transition._fields), dtype=torch.float64)
+    if chains.ahead:
+        ahead = torch.tensor(chains.ahead, dtype=torch.float64)
+    return Chains(  # without a flight: it would have to be shared out as well
         ranks.share(chains.weights),
         tuple(StepSizeAdaptation(*numbers) for numbers in ranks.share(adaptations).tolist()),
         int(share_number(ranks, chains.iteration)),
+        tuple(Transition.from_numbers(numbers) for numbers in ranks.share(ahead).tolist()),
     )
 
 
@@ -210,7 +225,7 @@ def measure_pace(target: Posterior, weights: Tensor, step_size: float) -> Pace:
     path = target, weights, momentum.to(weights.device), step_size
     leapfrog(*path, num_steps=2)  # first calls prepare what others use
     times, began = [], time.perf_counter()
-    leapfrog(*path, MEASURED_STEPS, on_step=lambda: times.append(time.perf_counter()))
+    leapfrog(*path, MEASURED_STEPS, on_step=lambda _: times.append(time.perf_counter()))
     ended = time.perf_counter()
     if len(times) < MEASURED_STEPS:
         return measure_pace(target, weights, step_size / 10)
@@ -239,7 +254,7 @@ def sample(
         chains, transitions = advance(
             target, chains, settings, config.seed, ranks,
             spread_chains=config.parallel == "chains",
-            on_step=record.on_step if record else lambda: None,
+            on_step=record.on_step if record else lambda chains, flight: None,
         )  # fmt: skip
         if record:
             record.add(chains, transitions)

@@ -167,7 +167,7 @@ def test_a_rejection_repeats_the_state():
 def test_divergence_is_a_rejection_and_stops_early():
     steps = []
     state, info = transition(
-        Gaussian(PRECISION), normal(3), 50.0, 1000, 0, on_step=lambda: steps.append(1)
+        Gaussian(PRECISION), normal(3), 50.0, 1000, 0, on_step=lambda _: steps.append(1)
     )
     assert torch.equal(state, normal(3))
     assert info.divergent
