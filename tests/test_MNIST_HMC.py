@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ import utils.anchored
 from tests.conftest import REPOSITORY, script_command
 from utils import chain_record, progress
 from utils.chain_record import ChainRecord, Pace
+from utils.config import load_configs
 from utils.data import load_dataset
 from utils.hmc import leapfrog
 from utils.metrics import accuracy, mean_nll
@@ -63,6 +65,8 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     summary = json.loads((run / "summary.json").read_text())
     diagnostics = json.loads((run / "diagnostics.json").read_text())
     assert 0.3 < summary["test_accuracy"] < 0.95
+    assert summary["divergences"] == 0
+    assert "diverged" not in process.stdout
     assert diagnostics["groups"].keys() == {
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
@@ -105,6 +109,13 @@ def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
     assert all(r["divergent"] and not r["accepted"] for r in records(run))
+    assert json.loads((run / "summary.json").read_text())["divergences"] == 8
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [m["divergent"] for m in metrics if "divergent" in m] == [1.0] * 12
+    told = "8 of 8 trajectories after burn-in diverged"
+    assert told in process.stdout
+    assert "a smaller --step_size than 10" in process.stdout
+    assert "R-hat" not in process.stdout  # there is none to tell
     samples = np.load(run / "samples.npy")
     assert (samples == samples[0]).all()
     assert samples.any()
@@ -484,6 +495,52 @@ def test_length_and_steps_exclude_each_other(script):
     process = script("MNIST_HMC", "--config_name", "quick", "--num_steps", 5)
     assert process.returncode == 2
     assert "either num_steps or a trajectory_length" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("step_size", "length", "sentence"),
+    [
+        (1e39, 1, "--step_size of 1e+39 is beyond float32"),
+        (1e-320, 1, "is beyond float32"),
+        (1e-12, 1e9, "more than 10,000,000 leapfrog steps"),
+    ],
+)
+def test_steps_that_no_one_can_make_are_refused(script, step_size, length, sentence):
+    given = ("--step_size", step_size, "--trajectory_length", length)
+    process = script("MNIST_HMC", "--config_name", "quick", *given)
+    assert process.returncode == 2
+    assert sentence in process.stderr
+
+
+@pytest.mark.parametrize("step_size", [1e30, 1e-30])
+def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
+    process = script("MNIST_HMC", *TOY, "--step_size", step_size)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # the paper's settings; of its 10,000 samples the first 100 are the burn-in
+        ("test3.2", dict(
+            seed=123, hidden_sizes=[512], step_size=0.001, num_steps=500, num_burnin=100,
+            num_samples=9900, start="initialisation", jitter=0.0, adapt_step_size=False,
+            grow_trajectories=False,
+        )),
+        ("laptop", dict(
+            hidden_sizes=[512], trajectory_length=pytest.approx(math.pi / 2, abs=1e-5),
+            num_steps=None, num_samples=250, start="anchored", jitter=0.1,
+        )),
+        ("quick", dict(hidden_sizes=[64], num_train=3000, start="anchored")),
+    ],
+)  # fmt: skip
+def test_settings_are_those_that_were_promised(name, expected):
+    (config,) = load_configs(MNIST_HMC.HMCConfig, "MNIST_HMC", ["--config_name", name])
+    assert {field: getattr(config, field) for field in expected} == expected
+    everything = {"dataset": "MNIST", "num_chains": 1, "store_every": 1}
+    everything |= {} if name == "quick" else {"num_train": None}
+    assert {field: getattr(config, field) for field in everything} == everything
+    config.hmc_settings()
 
 
 def test_a_step_size_needs_burnin_to_be_adapted_in(script):

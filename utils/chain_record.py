@@ -94,8 +94,7 @@ class ChainRecord:
 
     @property
     def num_iterations(self) -> int:
-        config = self.run.config
-        return config.num_burnin + config.num_samples * config.store_every
+        return self.run.config.num_burnin + self.run.config.num_sampling
 
     def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
@@ -350,7 +349,7 @@ class ChainRecord:
         self._checkpoint(chains)
         counters, labels = self._counters, self._data.test_labels
         average = self._probability_sum / (self._num_chains * self._per_chain)
-        made = self._num_chains * (self.num_iterations - self.run.config.num_burnin)
+        made = self._num_chains * self.run.config.num_sampling
         summary = {
             "test_accuracy": accuracy(average, labels),
             "test_nll": mean_nll(average, labels),
