@@ -11,8 +11,8 @@ Leaves in its run directory samples.npy [chains · samples, weights], one chain 
 with network.json and chains.json (how many chains of how many samples), trace.jsonl (a record per
 transition, burn-in included), quantities.npy (what is diagnosed, per sample), diagnostics.json
 (R-hat and effective sample sizes), metrics.jsonl (test accuracies along the way) and summary.json
-(scores, acceptance, violations of neighbour lists, and ess_per_hour: effective samples of the test
-log-likelihood).
+(scores, acceptance, violations of neighbour lists, divergences after burn-in, and ess_per_hour:
+effective samples of the test log-likelihood).
 """
 
 import math
@@ -25,7 +25,15 @@ from utils.chain_record import ChainRecord, Pace
 from utils.compute import CANDIDATES, choose_device, choose_matmul
 from utils.config import NetworkConfig, UserError, option
 from utils.data import Dataset, load_dataset
-from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, advance, leapfrog, start_chains
+from utils.hmc import (
+    Chains,
+    HMCSettings,
+    StepSizeAdaptation,
+    Transition,
+    advance,
+    leapfrog,
+    start_chains,
+)
 from utils.mlp import Network, initial_weights, network_for
 from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
@@ -39,6 +47,8 @@ from torch import Tensor
 KIND = "HMC"  # of its runs: what their directories begin with
 MEASURED_STEPS = 40
 FEW_VIOLATIONS = 0.01  # per leapfrog step
+LARGEST_STEP_SIZE = 1e30  # adaptation may change it by a factor of 100: still a float32
+MOST_STEPS = 10_000_000  # of a trajectory: weeks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +87,15 @@ class HMCConfig(NetworkConfig):
     )  # fmt: skip
     checkpoint_seconds: float = option(
         20.0,
-        "between checkpoints, or a transition of every chain if that is longer",
+        "between checkpoints; with several processes a transition, if that is longer",
         minimum=0,
         changeable=True,
     )
+
+    @property
+    def num_sampling(self) -> int:
+        """Transitions of each chain after burn-in."""
+        return self.num_samples * self.store_every
 
     def hmc_settings(self) -> HMCSettings:
         if (self.num_steps is None) == (self.trajectory_length is None):
@@ -92,6 +107,16 @@ class HMCConfig(NetworkConfig):
             raise UserError(
                 "The step size is adapted in burn-in, and this run has none: give --num_burnin, "
                 "or --no-adapt_step_size."
+            )
+        if not 1 / LARGEST_STEP_SIZE <= self.step_size <= LARGEST_STEP_SIZE:
+            raise UserError(
+                f"A --step_size of {self.step_size:g} is beyond float32, in which weights move: "
+                f"give one from {1 / LARGEST_STEP_SIZE:g} to {LARGEST_STEP_SIZE:g}, 0.001 or so."
+            )
+        if (self.num_steps or self.trajectory_length / self.step_size) > MOST_STEPS:
+            raise UserError(
+                f"A trajectory would have more than {MOST_STEPS:,} leapfrog steps: give fewer "
+                "--num_steps, a shorter --trajectory_length or a larger --step_size."
             )
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
@@ -176,11 +201,18 @@ def resume_or_start(
         chains = start_chains(start_weights(config, network, data), settings)
     if not ranks.first:
         chains = start_chains(torch.zeros(shape, device=data.train_images.device), settings)
+    if ranks.size == 1:
+        return chains
     adaptations = torch.tensor(chains.adaptations, dtype=torch.float64)
-    return Chains(
+    count = int(share_number(ranks, len(chains.ahead)))
+    ahead = torch.zeros(count, len(Transition._fields), dtype=torch.float64)
+    if chains.ahead:
+        ahead = torch.tensor(chains.ahead, dtype=torch.float64)
+    return Chains(  # without a flight: it would have to be shared out as well
         ranks.share(chains.weights),
         tuple(StepSizeAdaptation(*numbers) for numbers in ranks.share(adaptations).tolist()),
         int(share_number(ranks, chains.iteration)),
+        tuple(Transition.from_numbers(numbers) for numbers in ranks.share(ahead).tolist()),
     )
 
 
@@ -210,7 +242,7 @@ def measure_pace(target: Posterior, weights: Tensor, step_size: float) -> Pace:
     path = target, weights, momentum.to(weights.device), step_size
     leapfrog(*path, num_steps=2)  # first calls prepare what others use
     times, began = [], time.perf_counter()
-    leapfrog(*path, MEASURED_STEPS, on_step=lambda: times.append(time.perf_counter()))
+    leapfrog(*path, MEASURED_STEPS, on_step=lambda _: times.append(time.perf_counter()))
     ended = time.perf_counter()
     if len(times) < MEASURED_STEPS:
         return measure_pace(target, weights, step_size / 10)
@@ -235,11 +267,11 @@ def sample(
     record: ChainRecord | None = None,
 ) -> Chains:
     """The chains after all transitions, each recorded (by the first rank) as it was made."""
-    while chains.iteration < config.num_burnin + config.num_samples * config.store_every:
+    while chains.iteration < config.num_burnin + config.num_sampling:
         chains, transitions = advance(
             target, chains, settings, config.seed, ranks,
             spread_chains=config.parallel == "chains",
-            on_step=record.on_step if record else lambda: None,
+            on_step=record.on_step if record else lambda chains, flight: None,
         )  # fmt: skip
         if record:
             record.add(chains, transitions)
@@ -249,23 +281,41 @@ def sample(
 def report(run: Run, summary: dict) -> None:
     print(f"\ntest accuracy of the average {100 * summary['test_accuracy']:.2f} %, "
           f"NLL {summary['test_nll']:.4f}, acceptance {summary['accept_prob']:.2f}")  # fmt: skip
-    if summary["diagnostics"]:
+    print_diagnostics(summary["diagnostics"])
+    print_warnings(run.config, summary)
+    print(f"Saved in {run.directory}")
+
+
+def print_diagnostics(groups: dict) -> None:
+    rows = {name: numbers for name, numbers in groups.items() if numbers}
+    if rows:
         print(f"{'':20} largest R-hat   smallest ESS (bulk, tail)   median bulk ESS per hour")
-    for name, numbers in summary["diagnostics"].items():
-        if not numbers:
-            continue
+    for name, numbers in rows.items():
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
             f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+        )
+
+
+def print_warnings(config: HMCConfig, summary: dict) -> None:
+    divergences, made = summary["divergences"], config.num_chains * config.num_sampling
+    if divergences:
+        print(
+            f"{divergences} of {made} trajectories after burn-in diverged and were rejected, so "
+            "a part of the posterior may be missing: "
+            + (
+                "raise --target_acceptance."
+                if config.adapt_step_size
+                else f"give a smaller --step_size than {config.step_size:g}."
+            )
         )
     violations, steps = summary["violations"], summary["leapfrog_steps"]
     if violations > FEW_VIOLATIONS * steps:
         print(
             f"The listed force overlooked points {violations} times in {steps} steps, too often "
-            f"to be exact: raise --safe_margin from {run.config.safe_margin:g}, "
+            f"to be exact: raise --safe_margin from {config.safe_margin:g}, "
             "or give --force active."
         )
-    print(f"Saved in {run.directory}")
 
 
 if __name__ == "__main__":

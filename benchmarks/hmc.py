@@ -1,9 +1,10 @@
 """Speed of HMC's leapfrog steps on paper A's posterior, beside peers and the machine's limit.
 
-    python benchmarks/hmc.py [--data_dir DIR] [--samples FILE.npy] [--no-peers] [--no-scaling]
+    python benchmarks/hmc.py [--data_dir DIR] [--samples runs/BATCH] [--no-peers] [--no-scaling]
 
-Effective samples per hour are those of the finished runs in the batch that --samples is of; for
-the trajectory of the paper's chain, which takes days, from a start that is near its posterior:
+Effective samples per hour are ESS per sample of the finished runs in the batch that --samples is
+of, times the samples per hour that are measured here: what else ran beside a chain does not count.
+For the trajectory of the paper's chain, which takes days, from a start near its posterior:
 
     python MNIST_HMC.py --config_name test3.2 --run_name anchored \\
         --start anchored --num_burnin 20 --num_samples 100
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 import venv
+from functools import partial
 from pathlib import Path
 
 import harness
@@ -42,7 +44,8 @@ from torch import Tensor
 
 NETWORK = Network((784, 512, 10))
 STEP_SIZE = 0.0012  # of the laptop config
-LAPTOP_RUN = harness.ROOT / "runs/default/HMC-MNIST-laptop/samples.npy"
+TRAJECTORIES = {"test3.2": (0.001, 500), "laptop": (STEP_SIZE, 1309)}  # of these configs
+LAPTOP_SAMPLES = Path("HMC-MNIST-laptop", "samples.npy")  # in the folder of a batch of runs
 PEERS = harness.ROOT / "build" / "peers"
 DENSE_STEPS, LISTED_STEPS = 2, 20  # in each repeat
 ENERGY_STEPS = 100
@@ -71,11 +74,19 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=harness.ROOT / "data")
-    parser.add_argument("--samples", type=Path, default=LAPTOP_RUN)
+    parser.add_argument(
+        "--samples", type=samples_path, default=harness.ROOT / "runs/default" / LAPTOP_SAMPLES,
+        help="a samples.npy, or the folder of a batch with a laptop run",
+    )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--scaling", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
+
+
+def samples_path(text: str) -> Path:
+    path = Path(text)
+    return path if path.suffix == ".npy" else path / LAPTOP_SAMPLES
 
 
 def stationary_state(data: Dataset, samples: Path) -> Tensor:
@@ -273,26 +284,43 @@ def compare_ranks(problem: Path, repeats: int) -> None:
 
 
 def compare_trajectories(data: Dataset, state: Tensor, batch: Path) -> None:
-    """A whole transition of each config, energies and all; and what finished runs came to."""
+    """A whole transition of each config, energies and all; and what they are worth."""
     target = Posterior(NETWORK, data.train_images, data.train_labels)
     ways = {
-        "test3.2: 500 steps of 0.001": lambda: transition(target, state, 0.001, 500, 0),
-        "laptop: 1309 steps of 0.0012": lambda: transition(target, state, STEP_SIZE, 1309, 0),
+        f"{name}: {num_steps} steps of {step_size}": partial(
+            transition, target, state, step_size, num_steps, 0
+        )
+        for name, (step_size, num_steps) in TRAJECTORIES.items()
     }
     seconds = harness.fastest(ways, repeats=1)
-    notes = [effective_note(path.parent) for path in sorted(batch.glob("HMC-MNIST-*/DONE"))]
+    notes = [
+        effective_note(batch, name, 3600 / duration)
+        for name, duration in zip(TRAJECTORIES, seconds.values(), strict=True)
+    ]
     harness.record("A sample", "sample", seconds, next(iter(ways)), notes)
 
 
-def effective_note(run: Path) -> str:
-    """Effective samples per hour that a finished run's diagnostics tell."""
-    summary = json.loads((run / "summary.json").read_text())
+def effective_note(batch: Path, name: str, samples_per_hour: float) -> str:
+    """Effective samples per hour, were a finished run of this config made at the pace found here.
+
+    Of several it is the newest.
+    """
+    pace = f"{name}: {samples_per_hour:.0f} samples per hour"
+    ended = list(batch.glob(f"HMC-MNIST-{name}*/DONE"))
+    if not ended:
+        return f"{pace}; effective samples per hour not measured: there is no finished run."
+    run = max(ended, key=lambda path: path.stat().st_mtime).parent
+    diagnostics = json.loads((run / "diagnostics.json").read_text())
+    stored = diagnostics["chains"] * diagnostics["draws_per_chain"]
     found = ", ".join(
-        f"{name} {group['median_ess_bulk_per_hour']:.0f}"
-        for name, group in summary["diagnostics"].items()
-        if group
+        f"{group} {numbers['median_ess_bulk'] / stored * samples_per_hour:.0f}"
+        for group, numbers in diagnostics["groups"].items()
+        if numbers
     )
-    return f"Median effective samples per hour of {run.name}: {found}."
+    return (
+        f"{pace}; times the median ESS per sample among the {stored} of the finished run "
+        f"{run.name} these are effective samples per hour: {found}."
+    )
 
 
 def compare_sizes(data: Dataset) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
             times = []
             leapfrog(
                 target, weights, momentum, float(problem["step_size"]), count + 4,
-                on_step=lambda times=times: times.append(time.perf_counter()),
+                on_step=lambda _, times=times: times.append(time.perf_counter()),
             )  # fmt: skip
             settled = np.diff(times[3:])
             seconds[force] = float(settled.mean())

@@ -2,25 +2,31 @@
 
 import gc
 import json
+import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import MNIST_HMC
+import utils.anchored
 from tests.conftest import REPOSITORY, script_command
-from utils import chain_record
+from utils import chain_record, progress
 from utils.chain_record import ChainRecord, Pace
+from utils.config import load_configs
 from utils.data import load_dataset
 from utils.hmc import leapfrog
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
 from utils.parallel import Ranks
 from utils.posterior import Energy, Force
+from utils.runs import Run
 from utils.wandb_log import NoWandb
 
 import numpy as np
@@ -59,6 +65,8 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     summary = json.loads((run / "summary.json").read_text())
     diagnostics = json.loads((run / "diagnostics.json").read_text())
     assert 0.3 < summary["test_accuracy"] < 0.95
+    assert summary["divergences"] == 0
+    assert "diverged" not in process.stdout
     assert diagnostics["groups"].keys() == {
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
@@ -101,6 +109,13 @@ def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
     assert all(r["divergent"] and not r["accepted"] for r in records(run))
+    assert json.loads((run / "summary.json").read_text())["divergences"] == 8
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [m["divergent"] for m in metrics if "divergent" in m] == [1.0] * 12
+    told = "8 of 8 trajectories after burn-in diverged"
+    assert told in process.stdout
+    assert "a smaller --step_size than 10" in process.stdout
+    assert "R-hat" not in process.stdout  # there is none to tell
     samples = np.load(run / "samples.npy")
     assert (samples == samples[0]).all()
     assert samples.any()
@@ -261,10 +276,10 @@ def clock(monkeypatch):
     """It says that a step takes 1 s, in transition 4 of them 2 s, and a score 6 s."""
     clock, steps, on_step, score = Clock(), [], ChainRecord.on_step, ChainRecord._score
 
-    def step(self):
+    def step(self, *arguments):
         steps.append(1)
         clock.now += 2 if 36 < len(steps) <= 48 else 1
-        on_step(self)
+        on_step(self, *arguments)
 
     def slow_score(self, *arguments):
         clock.now += 6
@@ -283,10 +298,10 @@ def stopped_script(script, monkeypatch):
     def run(in_step, *arguments):
         on_step, steps = ChainRecord.on_step, []
 
-        def step(self):
+        def step(self, *arguments):
             steps.append(1)
             self.run.stop_requested = len(steps) == in_step
-            on_step(self)
+            on_step(self, *arguments)
 
         with monkeypatch.context() as patch:
             patch.setattr(ChainRecord, "on_step", step)
@@ -353,6 +368,122 @@ def test_a_stop_saves_all_transitions_that_were_finished(
     assert (run / "samples.npy").read_bytes() == expected.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("num_chains", "force", "finished", "under_way"),
+    [(1, "listed", (6, 0), 5), (3, "dense", (5, 1), 0), (3, "listed", (5, 2), 11)],
+)
+def test_killed_within_a_trajectory_it_goes_on_from_there(
+    script, tmp_path, monkeypatch, num_chains, force, finished, under_way
+):
+    """From the step that the last checkpoint has, and to the same bits."""
+    sizes = ("--hidden_sizes", 64, "--anchored_epochs", 60, "--step_size", 0.001)
+    arguments = (
+        *FIXED, *sizes, "--num_chains", num_chains, "--force", force, "--safe_margin", 8,
+        "--run_name",
+    )  # fmt: skip
+    script("MNIST_HMC", *arguments, "whole", "--checkpoint_seconds", 1000)
+    iterations, others = finished
+    killed_in = 12 * (num_chains * iterations + others) + under_way
+    made, on_step = [], ChainRecord.on_step
+
+    def step(self, chains, flight):
+        assert len(made) < killed_in or resumed, "as kill -9 would"
+        made.append((chains.iteration, len(chains.ahead), flight.step))
+        on_step(self, chains, flight)
+
+    monkeypatch.setattr(ChainRecord, "on_step", step)
+    resumed = False
+    with pytest.raises(AssertionError, match="as kill -9 would"):
+        script("MNIST_HMC", *arguments, "killed", "--checkpoint_seconds", 0)
+    gc.collect()
+    last, resumed = made[-1], True
+    made.clear()
+    ended = script("MNIST_HMC", *arguments, "killed", "--resume", "--checkpoint_seconds", 1000)
+    assert ended.returncode == 0, ended.stderr
+    assert made[0] == last
+    killed, whole = (tmp_path / f"default/HMC-MNIST-quick-{name}" for name in ("killed", "whole"))
+    for name in ("samples.npy", "quantities.npy"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert records(killed) == records(whole)
+    if force == "listed":
+        assert np.mean([r["list_rows"] for r in records(whole)]) < 400  # of 600 images
+
+
+def test_checkpoints_are_as_far_apart_as_was_asked(script, clock, monkeypatch):
+    """Whatever a transition of all chains takes: here two minutes, 72 steps and 36 scores."""
+    times, checkpoint = [], ChainRecord._checkpoint
+
+    def note(self, *arguments):
+        times.append(clock.now)
+        checkpoint(self, *arguments)
+
+    monkeypatch.setattr(ChainRecord, "_checkpoint", note)
+    ended = script(
+        "MNIST_HMC", *FIXED, "--num_chains", 6, "--num_samples", 1, "--checkpoint_seconds", 15
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(times) > 20
+    assert max(np.diff([0, *times])) <= 15 + 6 + 2  # a score or a step may come between
+
+
+# ---- memory and disk
+
+
+def test_a_full_disk_is_noticed_before_the_start_is_trained(script, monkeypatch):
+    monkeypatch.setattr(progress.shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
+    monkeypatch.setattr(utils.anchored, "anchored_maps", lambda *arguments: pytest.fail("trains"))
+    process = script("MNIST_HMC", *TOY)
+    assert process.returncode == 2
+    assert "MB of disk, but only 1 MB are free" in process.stderr
+
+
+def test_a_run_that_filled_the_disk_goes_on_with_room_for_another_checkpoint(
+    script, stopped_script, tmp_path, monkeypatch
+):
+    stopped_script(6 * 12 + 5, "MNIST_HMC", *FIXED)
+    size = (tmp_path / "default/HMC-MNIST-quick/checkpoint.npz").stat().st_size
+    free = SimpleNamespace(free=1.1 * size)
+    monkeypatch.setattr(progress.shutil, "disk_usage", lambda path: free)
+    resumed = script("MNIST_HMC", *FIXED, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_the_disk_that_is_announced_is_what_is_used(script, tmp_path, monkeypatch):
+    """Two checkpoints included: a new one is complete before the old one goes."""
+    directory, most, checkpoint = tmp_path / "default/HMC-MNIST-quick", [0], Run.save_checkpoint
+
+    def measure(self, *arguments, **arrays):
+        checkpoint(self, *arguments, **arrays)
+        sizes = [path.stat().st_size for path in directory.iterdir()]
+        most[0] = max(most[0], sum(sizes) + (directory / "checkpoint.npz").stat().st_size)
+
+    monkeypatch.setattr(Run, "save_checkpoint", measure)
+    arguments = ("--num_steps", 2, "--num_samples", 60, "--hidden_sizes", 32)
+    process = script("MNIST_HMC", *FIXED, *arguments, "--checkpoint_seconds", 0.1)
+    assert process.returncode == 0, process.stderr
+    announced = float(re.search(r"memory, (\d+) MB of disk", process.stdout)[1])
+    assert announced == pytest.approx(most[0] / 1e6, rel=0.2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells its memory there")
+def test_memory_does_not_grow_with_the_samples(script, monkeypatch):
+    """80 of them would be 130 MB."""
+    resident, add = [], ChainRecord.add
+
+    def measure(self, *arguments):
+        add(self, *arguments)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        resident.append(pages * resource.getpagesize())
+
+    monkeypatch.setattr(ChainRecord, "add", measure)
+    same = torch.full((10_000, 10), 0.1)
+    monkeypatch.setattr(chain_record, "class_probabilities", lambda *arguments: same)  # faster
+    arguments = ("--hidden_sizes", 512, "--num_samples", 100, "--num_steps", 1)
+    process = script("MNIST_HMC", *FIXED, *arguments, "--step_size", 1e-3)
+    assert process.returncode == 0, process.stderr
+    assert resident[-1] - resident[20] < 40e6
+
+
 @pytest.mark.parametrize("setting", ["jitter", "target_acceptance"])
 def test_shares_are_below_one(script, setting):
     process = script("MNIST_HMC", "--config_name", "quick", f"--{setting}", 80)
@@ -364,6 +495,52 @@ def test_length_and_steps_exclude_each_other(script):
     process = script("MNIST_HMC", "--config_name", "quick", "--num_steps", 5)
     assert process.returncode == 2
     assert "either num_steps or a trajectory_length" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("step_size", "length", "sentence"),
+    [
+        (1e39, 1, "--step_size of 1e+39 is beyond float32"),
+        (1e-320, 1, "is beyond float32"),
+        (1e-12, 1e9, "more than 10,000,000 leapfrog steps"),
+    ],
+)
+def test_steps_that_no_one_can_make_are_refused(script, step_size, length, sentence):
+    given = ("--step_size", step_size, "--trajectory_length", length)
+    process = script("MNIST_HMC", "--config_name", "quick", *given)
+    assert process.returncode == 2
+    assert sentence in process.stderr
+
+
+@pytest.mark.parametrize("step_size", [1e30, 1e-30])
+def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
+    process = script("MNIST_HMC", *TOY, "--step_size", step_size)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # the paper's settings; of its 10,000 samples the first 100 are the burn-in
+        ("test3.2", dict(
+            seed=123, hidden_sizes=[512], step_size=0.001, num_steps=500, num_burnin=100,
+            num_samples=9900, start="initialisation", jitter=0.0, adapt_step_size=False,
+            grow_trajectories=False,
+        )),
+        ("laptop", dict(
+            hidden_sizes=[512], trajectory_length=pytest.approx(math.pi / 2, abs=1e-5),
+            num_steps=None, num_samples=250, start="anchored", jitter=0.1,
+        )),
+        ("quick", dict(hidden_sizes=[64], num_train=3000, start="anchored")),
+    ],
+)  # fmt: skip
+def test_settings_are_those_that_were_promised(name, expected):
+    (config,) = load_configs(MNIST_HMC.HMCConfig, "MNIST_HMC", ["--config_name", name])
+    assert {field: getattr(config, field) for field in expected} == expected
+    everything = {"dataset": "MNIST", "num_chains": 1, "store_every": 1}
+    everything |= {} if name == "quick" else {"num_train": None}
+    assert {field: getattr(config, field) for field in everything} == everything
+    config.hmc_settings()
 
 
 def test_a_step_size_needs_burnin_to_be_adapted_in(script):
@@ -439,13 +616,36 @@ def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_di
     assert int(made) == steps == pytest.approx(int(planned), rel=0.1)
 
 
+@pytest.mark.parametrize("sharing", ["data", "chains"])
+def test_ranks_go_on_where_one_process_was_stopped(
+    script, stopped_script, tmp_path, data_dir, sharing
+):
+    """In the fifth step of the third chain's sixth transition, which they make anew."""
+    arguments = (*FIXED, "--num_chains", 4, "--num_samples", 3, "--run_name")
+    alone = script("MNIST_HMC", *arguments, "alone")
+    assert alone.returncode == 0, alone.stderr
+    stopped_script(12 * (4 * 5 + 2) + 5, "MNIST_HMC", *arguments, "both")
+    more = ("both", "--parallel", sharing, "--resume")
+    both = torchrun(tmp_path, data_dir, *arguments, *more)
+    assert both.returncode == 0, both.stderr
+    runs = [tmp_path / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
+    one, two = (np.load(run / "samples.npy") for run in runs)
+    np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
+    before, after = (records(run) for run in runs)
+    assert after[:22] == before[:22]
+    assert [(r["iteration"], r["chain"]) for r in after] == [
+        (r["iteration"], r["chain"]) for r in before
+    ]
+
+
 def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, data_dir):
-    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 0, "--parallel", "data")
+    """From the last transition that was finished, long after the last checkpoint."""
+    arguments = (*TOY, "--num_samples", 40, "--checkpoint_seconds", 1000, "--parallel", "data")
     command = script_command(tmp_path, data_dir, "MNIST_HMC", *arguments)
     ranks = start_ranks(command)
     directory = tmp_path / "default" / "HMC-MNIST-quick"
     try:
-        wait_for_records(directory / "trace.jsonl", 6)
+        wait_for_records(directory / "metrics.jsonl", 6)
         ranks[1].kill()
         _, errors = ranks[0].communicate(timeout=60)
     finally:
@@ -460,7 +660,9 @@ def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, dat
     assert resumed.returncode == 0, resumed.stderr
     assert "this is the only process" in resumed.stdout
     after = records(directory)
-    assert after[: len(before) - 1] == before[:-1]
+    assert len(before) >= 6
+    assert f"after iteration {len(before)}" in resumed.stdout
+    assert after[: len(before)] == before
     assert len(after) == 44
 
 

@@ -228,16 +228,17 @@ def test_what_a_killed_process_left_half_written_is_removed(config):
     assert not run.path(".checkpoint.npz.4711.tmp").exists()
 
 
-def test_a_resumed_run_tells_what_is_other_than_before(config, capsys):
+@pytest.mark.parametrize("what", ["device", "processor", "threads", "processes", "versions"])
+def test_a_resumed_run_tells_what_is_other_than_before(config, capsys, what):
     run = open_run(config, "toy", CPU)
     meta = json.loads(run.path("meta.json").read_text())
     die(run)
-    meta["sessions"][0]["threads"] = 99
+    meta["sessions"][0][what] = 99
     save_json(run.path("meta.json"), meta)
     other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
     open_run(replace(config, resume=True, matmul=other), "toy", CPU)
     printed = capsys.readouterr().out
-    assert "Resuming with other threads: equal to rounding, not to the bit." in printed
+    assert f"Resuming with other {what}: equal to rounding, not to the bit." in printed
     assert f"The run was begun with matmul {meta['matmul']} and keeps it." in printed
 
 

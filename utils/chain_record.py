@@ -2,7 +2,8 @@
 
 Everything chance or adaptation depends on is in the checkpoint or follows from the seed and the
 number of the transition, so that a chain killed at any moment repeats itself bit for bit: at most
-the transitions since the last checkpoint are made, and written, a second time.
+the steps since the last checkpoint are made a second time. On several ranks, where the flight under
+way is spread over them, it is the transitions since then.
 """
 
 import time
@@ -14,11 +15,11 @@ from utils import figures
 from utils.config import UserError
 from utils.data import Dataset
 from utils.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
-from utils.hmc import Chains, HMCSettings, StepSizeAdaptation, Transition
+from utils.hmc import Chains, Flight, HMCSettings, StepSizeAdaptation, Transition
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network
 from utils.predict import class_probabilities
-from utils.progress import announce, duration, progress_bar
+from utils.progress import announce, check_disk, duration, progress_bar
 from utils.runs import Run
 from utils.storage import ArrayFile, RecordFile
 
@@ -28,9 +29,11 @@ from torch import Tensor
 
 STOCKTAKINGS = 10  # while the chains run
 SECONDS_BETWEEN_STOCKTAKINGS = 60  # at least: drawing the figure takes one or two
+RECORD_BYTES = 700  # of a transition, in trace.jsonl and metrics.jsonl
 RECENT = 8  # iterations that tell, after burn-in, how long the others will take
 SETTING_THE_PACE = ("host", "device", "threads", "processes")
-AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows")
+AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows", "divergent")
+FLIGHT = "flight_"  # what the names of its arrays in a checkpoint begin with
 
 
 class Pace(NamedTuple):
@@ -42,6 +45,22 @@ class Pace(NamedTuple):
 
     def seconds(self, steps: float, transitions: float) -> float:
         return (steps * self.step + transitions * self.transition) / self.side_by_side
+
+
+def _saved_chains(counters: dict, arrays: dict[str, Tensor]) -> Chains:
+    """The chains as a checkpoint has them, with the flight under way if there was one."""
+    flight = {
+        name.removeprefix(FLIGHT): array
+        for name, array in arrays.items()
+        if name.startswith(FLIGHT)
+    }
+    return Chains(
+        arrays["weights"],
+        tuple(StepSizeAdaptation(*numbers) for numbers in arrays["adaptations"].tolist()),
+        counters["iteration"],
+        tuple(Transition.from_numbers(numbers) for numbers in counters["ahead"]),
+        flight or None,
+    )
 
 
 class ChainRecord:
@@ -60,22 +79,22 @@ class ChainRecord:
         self.chains, self._probability_sum = None, torch.zeros(shape, dtype=torch.float64)
         self._counters = {
             "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
-            "recent": [],  # (seconds, steps) of iterations
+            "divergences": 0, "recent": [],  # (seconds, steps) of iterations
+            "begun_seconds": 0.0, "ahead": [],  # of the iteration that is being made
         }  # fmt: skip
         if saved:
             counters, arrays = saved
             self._counters |= counters
-            adaptations = tuple(StepSizeAdaptation(*a) for a in arrays["adaptations"].tolist())
-            self.chains = Chains(arrays["weights"], adaptations, self._counters["iteration"])
+            self.chains = _saved_chains(self._counters, arrays)
             self._probability_sum = arrays["probability_sum"]
         self._probability_sum = self._probability_sum.to(run.device)
+        check_disk(run.directory, self._disk_bytes(), self._disk_bytes_there())
 
     # -- before and around sampling
 
     @property
     def num_iterations(self) -> int:
-        config = self.run.config
-        return config.num_burnin + config.num_samples * config.store_every
+        return self.run.config.num_burnin + self.run.config.num_sampling
 
     def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
@@ -86,19 +105,34 @@ class ChainRecord:
             moves = self._num_chains * (self.num_iterations - chains.iteration)
             seconds = pace.seconds(self._steps_left(chains), moves)
             seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
-        rows = self._num_chains * self._per_chain
-        row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
-        checkpoints = 2 * (chains.weights.nbytes + self._probability_sum.nbytes)
-        there = [self.run.path(name) for name in ("samples.npy", "quantities.npy")]
         announce(
             self.run.directory,
             seconds,
-            more_memory=2 * checkpoints,
-            disk_bytes=rows * row_bytes + checkpoints,
-            disk_bytes_there=sum(path.stat().st_size for path in there if path.exists()),
+            more_memory=4 * self._checkpoint_bytes(),
+            disk_bytes=self._disk_bytes(),
+            disk_bytes_there=self._disk_bytes_there(),
         )
         if chains.iteration < self.run.config.num_burnin:
             print("The time is a guess from where chains start; after burn-in it is told again.")
+
+    def _checkpoint_bytes(self) -> int:
+        """With a flight: its place and momentum, and when to look at each image again."""
+        vectors = 4 * self._network.num_weights * (self._num_chains + 2)
+        lists = 12 * len(self._data.train_labels)
+        return vectors + lists + self._probability_sum.nbytes
+
+    def _disk_bytes(self) -> int:
+        """What the whole run needs: a checkpoint is replaced only by one that is complete."""
+        rows = self._num_chains * self._per_chain
+        row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
+        records = RECORD_BYTES * self._num_chains * self.num_iterations
+        return rows * row_bytes + records + 2 * self._checkpoint_bytes()
+
+    def _disk_bytes_there(self) -> int:
+        """Of these, what an earlier session has left."""
+        names = "samples.npy", "quantities.npy", "trace.jsonl", "metrics.jsonl", "checkpoint.npz"
+        there = [self.run.path(name) for name in names]
+        return sum(path.stat().st_size for path in there if path.exists())
 
     @contextmanager
     def open(self, chains: Chains) -> Iterator[None]:
@@ -113,8 +147,9 @@ class ChainRecord:
         self._trace = RecordFile(run.path("trace.jsonl"), self._counters["trace_bytes"])
         run.save_network(self._network)
         self._save_layout(chains)
-        self._checkpointed = self._added = self._took_stock = time.monotonic()
-        self._made = done = self._counters["steps"]
+        self._checkpointed = self._counted = self._took_stock = time.monotonic()
+        self._saved = chains if resumed else None
+        self._made = done = self._counters["steps"] + sum(t.num_steps for t in chains.ahead)
         total = done + self._steps_left(chains)
         with (
             run.graceful_stop(),
@@ -122,20 +157,19 @@ class ChainRecord:
         ):
             try:
                 yield
-            except UserError:
-                self._stop_if_asked()  # Ctrl-C reaches all ranks, and another one ended first
+            except UserError:  # another rank has ended
+                self._checkpoint(self._newest)  # which is a stop, where Ctrl-C has reached all
                 raise
 
-    def on_step(self) -> None:
-        """To be called in every leapfrog step, where a run ends that was asked to stop."""
+    def on_step(self, chains: Chains, flight: Flight | None) -> None:
+        """To be called before every leapfrog step: checkpoints are made here, and a stop."""
+        self._newest = chains
         self._made += self._side_by_side
         self._bar.update(round(self._made) - self._bar.n)
-        self._stop_if_asked()
-
-    def _stop_if_asked(self) -> None:
-        """Save all but the transition that is being made, and stop."""
-        if self.run.stop_requested:
-            self._checkpoint(self._newest)
+        due = time.monotonic() - self._checkpointed >= self.run.config.checkpoint_seconds
+        news = flight is not None or chains is not self._saved
+        if self.run.stop_requested or (due and news):
+            self._checkpoint(chains, flight)
 
     def _save_layout(self, chains: Chains) -> None:
         """How samples.npy is filled: what is read from it while chains still run."""
@@ -152,12 +186,12 @@ class ChainRecord:
         return max(0, iteration - config.num_burnin) // config.store_every
 
     def _steps_left(self, chains: Chains) -> int:
-        steps = (
+        steps = [
             self._settings.expected_steps(adaptation, iteration)
             for iteration in range(chains.iteration, self.num_iterations)
             for adaptation in chains.adaptations
-        )
-        return round(sum(steps))
+        ]
+        return round(sum(steps[len(chains.ahead) :]))
 
     def _goes_on_as_before(self, chains: Chains) -> bool:
         """Whether what is left will be like what an earlier session has done."""
@@ -208,8 +242,6 @@ class ChainRecord:
             self._announce_sampling(chains)
         if stores and self._stock_is_due(iteration):
             self._take_stock(iteration)
-        if time.monotonic() - self._checkpointed >= config.checkpoint_seconds:
-            self._checkpoint(chains)
 
     def _score(self, weights: Tensor, transitions: list[Transition], number: int | None) -> dict:
         """Test accuracies; unless `number` is None, store states as that sample."""
@@ -229,18 +261,25 @@ class ChainRecord:
         return scores
 
     def _count(self, transitions: list[Transition], burnin: bool) -> None:
-        now = time.monotonic()
         counters, steps = self._counters, sum(t.num_steps for t in transitions)
         counters["steps"] += steps
         counters["violations"] += sum(t.violations for t in transitions)
+        self._count_seconds()
+        seconds, counters["begun_seconds"] = counters["begun_seconds"], 0.0
         if not burnin:
-            counters["seconds"] += now - self._added
+            counters["seconds"] += seconds
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
-        counters["recent"] = [*counters["recent"], (now - self._added, steps)][-RECENT:]
-        self._added = now
+            counters["divergences"] += sum(t.divergent for t in transitions)
+        counters["recent"] = [*counters["recent"], (seconds, steps)][-RECENT:]
         # Counted here are also the steps of other ranks, and those that a divergence has spared.
         self._made = counters["steps"]
         self._bar.update(self._made - self._bar.n)
+
+    def _count_seconds(self) -> None:
+        """Those gone by since they were last counted, for the iteration that is being made."""
+        now = time.monotonic()
+        self._counters["begun_seconds"] += now - self._counted
+        self._counted = now
 
     def _show(self, shown: dict) -> None:
         texts = {
@@ -258,16 +297,21 @@ class ChainRecord:
         self._bar.total = self._bar.n + self._steps_left(chains)
         self._bar.write(f"Burn-in is over; sampling: {duration(self._seconds_left(chains))}")
 
-    def _checkpoint(self, chains: Chains) -> None:
+    def _checkpoint(self, chains: Chains, flight: Flight | None = None) -> None:
         for file in (self._samples, self._measured):
             file.sync()
-        self._counters |= {"iteration": chains.iteration, "trace_bytes": self._trace.sync()}
+        self._count_seconds()
+        self._counters |= {
+            "iteration": chains.iteration, "ahead": chains.ahead, "trace_bytes": self._trace.sync(),
+        }  # fmt: skip
         self._save_layout(chains)  # after what it tells readers is there
+        under_way = flight.state() if flight else {}
+        self._saved, self._checkpointed = chains, time.monotonic()
         self.run.save_checkpoint(
             self._counters, weights=chains.weights, probability_sum=self._probability_sum,
             adaptations=np.array(chains.adaptations),
+            **{FLIGHT + name: values for name, values in under_way.items()},
         )  # fmt: skip
-        self._checkpointed = time.monotonic()
 
     def _stock_is_due(self, iteration: int) -> bool:
         every = max(1, self._per_chain // STOCKTAKINGS)
@@ -305,7 +349,7 @@ class ChainRecord:
         self._checkpoint(chains)
         counters, labels = self._counters, self._data.test_labels
         average = self._probability_sum / (self._num_chains * self._per_chain)
-        made = self._num_chains * (self.num_iterations - self.run.config.num_burnin)
+        made = self._num_chains * self.run.config.num_sampling
         summary = {
             "test_accuracy": accuracy(average, labels),
             "test_nll": mean_nll(average, labels),
@@ -313,6 +357,7 @@ class ChainRecord:
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
             "violations": counters["violations"],
+            "divergences": counters["divergences"],
             "diagnostics": self._take_stock(chains.iteration),
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}

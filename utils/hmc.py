@@ -5,13 +5,14 @@ leapfrog integrator and accepts where it ends with probability min(1, exp(−ΔH
 
 A target, such as `posterior.Posterior`, has `trajectory(weights) -> (Energy, force)`.
 `force(weights)` is ∂U/∂θ, called once in each step but the last, where `force.energy(weights)` is
-the Energy at the end; `force.counts()` tells at what cost. U must not be negative.
+the Energy at the end; `force.counts()` tells at what cost. What it remembers of its calls is
+`force.state()`, and `force.restore(state)` gives it back. U must not be negative.
 """
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.parallel import ALONE, Ranks
@@ -61,31 +62,56 @@ class Transition(NamedTuple):
         return cls(*(kind(number) for kind, number in zip(kinds, numbers, strict=True)))
 
 
-def transition(
-    target,
-    weights: Tensor,
-    step_size: float,
-    num_steps: int,
-    *stream,
-    on_step: Callable[[], None] = lambda: None,
-) -> tuple[Tensor, Transition]:
-    """The chain's next state, and what happened; chance comes from the stream (seed, …)."""
-    began = time.perf_counter()
-    seed, *names = stream
-    momentum = torch.randn(
-        weights.shape, generator=generator(seed, "momentum", *names), dtype=weights.dtype
-    ).to(weights.device)
-    path = leapfrog(target, weights, momentum, step_size, num_steps, on_step)
-    change = path.delta_energy
-    divergent = not change < DIVERGENT  # NaN is divergent, too
-    accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
-    uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
-    accepted = uniform.item() < accept_prob
-    end = path.end if accepted else path.start
-    return (path.weights if accepted else weights), Transition(
-        accept_prob, accepted, change, end.potential, end.nll, step_size, num_steps, divergent,
-        path.list_rows, path.violations, time.perf_counter() - began,
-    )  # fmt: skip
+class Flight:
+    """A trajectory under way from (θ, p), of whose leapfrog steps `step` are made.
+
+    p ← p − ½ε ∂U/∂θ,   θ ← θ + ε p,   p ← p − ½ε ∂U/∂θ
+    """
+
+    def __init__(self, target, weights: Tensor, momentum: Tensor, step_size: float):
+        self._began = time.perf_counter()
+        self.start, self._force = target.trajectory(weights)
+        self._energy = self.start.potential + kinetic_energy(momentum)
+        self._step_size, self.step = step_size, 0
+        self._weights = weights.clone()
+        self._momentum = momentum - 0.5 * step_size * self.start.gradient
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def to_the_end(self, num_steps: int, on_step: Callable[["Flight"], None]) -> Trajectory:
+        """The steps still to be made.
+
+        As U is not negative, a kinetic energy above H + DIVERGENT at the start is a divergence
+        already, and the rest of the way is spared.
+        """
+        weights, momentum = self._weights, self._momentum
+        while self.step < num_steps:
+            on_step(self)
+            weights.add_(momentum, alpha=self._step_size)
+            self.step += 1
+            if self.step < num_steps:  # two half steps in one
+                momentum.add_(self._force(weights), alpha=-self._step_size)
+                if not kinetic_energy(momentum) < self._energy + DIVERGENT:
+                    break
+        end = self._force.energy(weights)
+        momentum.add_(end.gradient, alpha=-0.5 * self._step_size)
+        change = end.potential + kinetic_energy(momentum) - self._energy
+        return Trajectory(weights, momentum, self.start, end, change, *self._force.counts())
+
+    def state(self) -> dict[str, Tensor]:
+        """What `restore` needs to go on from here, in a flight begun at the same place."""
+        numbers = torch.tensor([self.step, self.seconds], dtype=torch.float64)
+        here = {"weights": self._weights, "momentum": self._momentum, "numbers": numbers}
+        return here | {f"force_{name}": value for name, value in self._force.state().items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        step, seconds = state["numbers"].tolist()
+        self.step, self._began = int(step), time.perf_counter() - seconds
+        self._weights, self._momentum = state["weights"].clone(), state["momentum"].clone()
+        of_force = {name: value for name, value in state.items() if name.startswith("force_")}
+        self._force.restore({name.removeprefix("force_"): v for name, v in of_force.items()})
 
 
 def leapfrog(
@@ -94,30 +120,43 @@ def leapfrog(
     momentum: Tensor,
     step_size: float,
     num_steps: int,
-    on_step: Callable[[], None] = lambda: None,
+    on_step: Callable[[Flight], None] = lambda flight: None,
 ) -> Trajectory:
-    """`num_steps` steps of size ε from (θ, p):
+    """`num_steps` steps of size ε from (θ, p); `on_step` is called before each of them."""
+    return Flight(target, weights, momentum, step_size).to_the_end(num_steps, on_step)
 
-        p ← p − ½ε ∂U/∂θ,   θ ← θ + ε p,   p ← p − ½ε ∂U/∂θ
 
-    As U is not negative, a kinetic energy above H + DIVERGENT at the start is a divergence
-    already, and the rest of the way is spared.
+def transition(
+    target,
+    weights: Tensor,
+    step_size: float,
+    num_steps: int,
+    *stream,
+    on_step: Callable[[Flight], None] = lambda flight: None,
+    resumed: dict[str, Tensor] | None = None,
+) -> tuple[Tensor, Transition]:
+    """The chain's next state, and what happened; chance comes from the stream (seed, …).
+
+    With `resumed`, the state of a flight of this very transition, it goes on from there.
     """
-    start, force = target.trajectory(weights)
-    energy = start.potential + kinetic_energy(momentum)
-    weights = weights.clone()
-    momentum = momentum - 0.5 * step_size * start.gradient
-    for step in range(1, num_steps + 1):
-        weights.add_(momentum, alpha=step_size)
-        on_step()
-        if step < num_steps:  # two half steps in one
-            momentum.add_(force(weights), alpha=-step_size)
-            if not kinetic_energy(momentum) < energy + DIVERGENT:
-                break
-    end = force.energy(weights)
-    momentum.add_(end.gradient, alpha=-0.5 * step_size)
-    delta_energy = end.potential + kinetic_energy(momentum) - energy
-    return Trajectory(weights, momentum, start, end, delta_energy, *force.counts())
+    seed, *names = stream
+    momentum = torch.randn(
+        weights.shape, generator=generator(seed, "momentum", *names), dtype=weights.dtype
+    ).to(weights.device)
+    flight = Flight(target, weights, momentum, step_size)
+    if resumed:
+        flight.restore(resumed)
+    path = flight.to_the_end(num_steps, on_step)
+    change = path.delta_energy
+    divergent = not change < DIVERGENT  # NaN is divergent, too
+    accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
+    uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
+    accepted = uniform.item() < accept_prob
+    end = path.end if accepted else path.start
+    return (path.weights if accepted else weights), Transition(
+        accept_prob, accepted, change, end.potential, end.nll, step_size, num_steps, divergent,
+        path.list_rows, path.violations, flight.seconds,
+    )  # fmt: skip
 
 
 def kinetic_energy(momentum: Tensor) -> float:
@@ -195,11 +234,13 @@ class HMCSettings:
 
 @dataclass(frozen=True)
 class Chains:
-    """C chains after `iteration` transitions each."""
+    """C chains after `iteration` transitions each, some of the first ones after another one."""
 
     weights: Tensor  # [C, d]
     adaptations: tuple[StepSizeAdaptation, ...]
     iteration: int = 0
+    ahead: tuple[Transition, ...] = ()  # that other one, of as many chains as have made it
+    flight: dict[str, Tensor] | None = None  # its state, where the next chain has begun it
 
 
 def start_chains(weights: Tensor, settings: HMCSettings) -> Chains:
@@ -214,32 +255,51 @@ def advance(
     seed: int,
     ranks: Ranks = ALONE,
     spread_chains: bool = False,
-    on_step: Callable[[], None] = lambda: None,
+    on_step: Callable[[Chains, Flight | None], None] = lambda chains, flight: None,
 ) -> tuple[Chains, list[Transition]]:
     """Every chain a transition further.
 
-    Over several ranks either each chain belongs to one of them (`spread_chains`), or all ranks
-    make each transition together, each with its part of the data. Then all adopt what the chain's
-    owner, or the first rank, arrived at: ranks never part, whatever rounding does.
+    Over several ranks either the chains are moved side by side, one by each of them
+    (`spread_chains`), or all ranks make each transition together, each with its part of the data.
+    `on_step` is told before each step how far the chains are, and of a process that works alone
+    the flight under way; that one moves on.
     """
-    iteration = chains.iteration
-    weights, adaptations, results = chains.weights.clone(), [], []
-    owners = [k % ranks.size if spread_chains else 0 for k in range(len(weights))]
-    report = torch.zeros(len(weights), len(Transition._fields), dtype=torch.float64)
-    for k, adaptation in enumerate(chains.adaptations):
-        if spread_chains and owners[k] != ranks.number:
-            continue
-        step_size = settings.step_size_at(adaptation, iteration)
-        num_steps = settings.draw_steps(adaptation, iteration, seed, "length", k, iteration)
-        weights[k], result = transition(
-            target, weights[k], step_size, num_steps, seed, k, iteration, on_step=on_step
+    while len(chains.ahead) < len(chains.weights):
+        chains = _move_next(target, chains, settings, seed, ranks, spread_chains, on_step)
+    adaptations = chains.adaptations
+    if settings.adapt_step_size and chains.iteration < settings.num_burnin:
+        adaptations = tuple(
+            adaptation.update(result.accept_prob, settings.target_acceptance)
+            for adaptation, result in zip(adaptations, chains.ahead, strict=True)
         )
-        report[k] = torch.tensor(result, dtype=torch.float64)
-    for k, adaptation in enumerate(chains.adaptations):
-        ranks.share(weights[k], owners[k])
-        result = Transition.from_numbers(ranks.share(report[k], owners[k]).tolist())
-        if settings.adapt_step_size and iteration < settings.num_burnin:
-            adaptation = adaptation.update(result.accept_prob, settings.target_acceptance)
-        adaptations.append(adaptation)
-        results.append(result)
-    return Chains(weights, tuple(adaptations), iteration + 1), results
+    return Chains(chains.weights, adaptations, chains.iteration + 1), list(chains.ahead)
+
+
+def _move_next(
+    target, chains: Chains, settings: HMCSettings, seed: int, ranks: Ranks, spread_chains, on_step
+) -> Chains:
+    """The next chain, or the next ones side by side, a transition further.
+
+    All ranks adopt what the chain's owner, or the first rank, arrived at: they never part,
+    whatever rounding does.
+    """
+    first, iteration = len(chains.ahead), chains.iteration
+    count = min(ranks.size, len(chains.weights) - first) if spread_chains else 1
+    weights = chains.weights.clone()
+    report = torch.zeros(count, len(Transition._fields), dtype=torch.float64)
+    mine = ranks.number if spread_chains else 0
+    if mine < count:
+        k = first + mine
+        adaptation = chains.adaptations[k]
+        weights[k], result = transition(
+            target, weights[k], settings.step_size_at(adaptation, iteration),
+            settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
+            seed, k, iteration, resumed=chains.flight,
+            on_step=lambda flight: on_step(chains, flight if ranks.size == 1 else None),
+        )  # fmt: skip
+        report[mine] = torch.tensor(result, dtype=torch.float64)
+    for owner in range(count):
+        ranks.share(weights[first + owner], owner)
+        ranks.share(report[owner], owner)
+    results = [Transition.from_numbers(row) for row in report.tolist()]
+    return replace(chains, weights=weights, ahead=(*chains.ahead, *results), flight=None)

@@ -212,6 +212,16 @@ class Force:
         rows, violations = self._posterior.ranks.sum(total).tolist()
         return rows / max(self.num_calls, 1), int(violations)
 
+    def state(self) -> dict[str, Tensor]:
+        """What the calls so far have left, of this rank's part of the data."""
+        counts = {"counts": torch.tensor([self.num_calls, self.num_rows])}
+        return counts | (self._neighbours.state() if self._neighbours else {})
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.num_calls, self.num_rows = state["counts"].tolist()
+        if self._neighbours:
+            self._neighbours.restore(state)
+
 
 class NeighbourList:
     """When to look at each training point again, along one trajectory.
@@ -257,6 +267,22 @@ class NeighbourList:
         self._margins[rows] = margins
         self._seen[rows] = step
         self._deadlines[rows] = deadlines.nan_to_num(-torch.inf, posinf=torch.inf)
+
+    def state(self) -> dict[str, Tensor]:
+        numbers = [self._speed, self._way, self.violations]
+        return {
+            "margins": self._margins,
+            "seen": self._seen,
+            "deadlines": self._deadlines,
+            "numbers": torch.tensor(numbers, dtype=torch.float64),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self._margins, self._seen, self._deadlines = (
+            state[name].clone() for name in ("margins", "seen", "deadlines")
+        )
+        self._speed, self._way, violations = state["numbers"].tolist()
+        self.violations = int(violations)
 
 
 def true_margins(logits: Tensor, labels: Tensor) -> Tensor:

@@ -32,23 +32,28 @@ def announce(
     `more_memory` is in bytes and comes on top of what the process has needed so far; of
     `disk_bytes` so many may be there already, when the run is resumed.
     """
-    free = shutil.disk_usage(directory).free
     memory = peak_memory() + more_memory
     print(
         f"Estimate: {duration(seconds)}, {memory / 1e9:.1f} GB of memory, "
         f"{disk_bytes / 1e6:.0f} MB of disk in {directory}"
     )
-    if disk_bytes - disk_bytes_there > free:
-        raise UserError(
-            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
-            f"free at {directory}: free some, or give another --out_dir."
-        )
+    check_disk(directory, disk_bytes, disk_bytes_there)
     if more_memory > available_memory():
         print(
             f"Warning: {more_memory / 1e9:.1f} GB more memory are needed, and "
             f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
             "A smaller network, or fewer of them at once, would need less.",
             file=sys.stderr,
+        )
+
+
+def check_disk(directory: Path, disk_bytes: float, disk_bytes_there: float = 0) -> None:
+    """Refuse to begin what the disk cannot hold, beside what is there of it already."""
+    free = shutil.disk_usage(directory).free
+    if disk_bytes - disk_bytes_there > free:
+        raise UserError(
+            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
+            f"free at {directory}: free some, or give another --out_dir."
         )
 
 

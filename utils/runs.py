@@ -55,6 +55,7 @@ import yaml
 WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")  # of whatever kind
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 PROGRESS = ("run", "epoch", "iteration", "rebased")  # counters that tell how far a run has come
+SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
@@ -243,8 +244,8 @@ class Run:
     def _tell_what_changed(self) -> None:
         """Say what keeps a resumed run from giving the bits of an uninterrupted one."""
         *earlier, now = self.meta["sessions"]
-        for name in ("device", "threads", "versions") if earlier else ():
-            if earlier[-1][name] != now[name]:
+        for name in SETTING_THE_BITS if earlier else ():
+            if earlier[-1].get(name, now[name]) != now[name]:
                 print(f"Resuming with other {name}: equal to rounding, not to the bit.")
         if self.config.matmul not in ("auto", self.meta["matmul"]):
             print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")

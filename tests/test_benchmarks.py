@@ -1,0 +1,38 @@
+"""What the benchmarks make of runs; their timing is not tested."""
+
+import importlib
+import json
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+import pytest
+
+
+@pytest.fixture
+def hmc_benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    return importlib.import_module("hmc")
+
+
+def test_effective_samples_are_those_of_the_pace_measured(hmc_benchmark, tmp_path):
+    """However long the run itself took."""
+    run = tmp_path / "HMC-MNIST-test3.2-anchored"
+    run.mkdir()
+    assert hmc_benchmark.effective_note(tmp_path, "test3.2", 90) == (
+        "test3.2: 90 samples per hour; effective samples per hour not measured: "
+        "there is no finished run."
+    )
+    groups = {"weights": {"median_ess_bulk": 100, "median_ess_bulk_per_hour": 7}, "probability": {}}
+    diagnostics = {"chains": 2, "draws_per_chain": 100, "groups": groups}
+    (run / "diagnostics.json").write_text(json.dumps(diagnostics))
+    (run / "DONE").touch()
+    note = hmc_benchmark.effective_note(tmp_path, "test3.2", 90)
+    assert "among the 200 of the finished run HMC-MNIST-test3.2-anchored" in note
+    assert note.endswith("effective samples per hour: weights 45.")
+
+
+def test_samples_of_a_batch_are_found(hmc_benchmark):
+    assert hmc_benchmark.samples_path("a/b.npy") == Path("a/b.npy")
+    found = hmc_benchmark.samples_path("runs/laptop")
+    assert found == Path("runs/laptop/HMC-MNIST-laptop/samples.npy")
