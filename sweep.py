@@ -234,7 +234,7 @@ def check_metric(sweep: Sweep, point: Point) -> None:
     if not summary:
         raise UserError(
             f"{point.directory} is damaged: it is finished, and has no numbers in summary.json. "
-            f"Delete it, and go on with: {again()}"
+            f"Move it away, and go on with: {again()}"
         )
     if sweep.metric not in flat(summary):
         numbers = [name for name, value in flat(summary).items() if isinstance(value, (int, float))]

@@ -295,7 +295,7 @@ def test_what_is_damaged_is_not_measured_and_its_run_is_named(tmp_path):
     ):
         assert verdicts[judge].mark == UNKNOWN
         assert verdicts[judge].evidence == (
-            f"{run} was left by another version, or is damaged: delete it, and run it again."
+            f"{run} was left by another version, or is damaged: move it away, and run it again."
         )
 
 

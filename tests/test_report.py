@@ -164,7 +164,7 @@ def test_a_report_is_made_of_files_cut_short_or_of_another_version(reproduced, t
         take_away(batch / f"{run}-MNIST-quick" / name, *keys)
     page = write_report(results_in(tmp_path), tmp_path / "results").read_text()
     for run in ("net_matching", "eval", "eval_pruning", "HMC", "VI"):
-        assert f"{run}-MNIST-quick was left by another version, or is damaged: delete it" in page
+        assert f"{run}-MNIST-quick was left by another version, or is damaged: move it away" in page
     for title in ("Figure 2: the loss between two", "The barrier that each way of rebasin leaves"):
         assert re.search(rf"Not there yet: [^.]*{title}[^.]*quick, damaged\)", page)
     for shown in ("Figure 3, right", "VI: training", "Figure 5, left"):

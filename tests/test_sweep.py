@@ -176,7 +176,7 @@ def test_a_finished_run_without_its_numbers_is_damaged(command, run_sweep, made_
     done = run_sweep(given)
     assert done.returncode == 2
     assert f"{damaged} is damaged: it is finished, and has no numbers in summ" in done.stderr
-    assert "Delete it, and go on with: python sweep.py" in done.stderr
+    assert "Move it away, and go on with: python sweep.py" in done.stderr
     assert "Name one of them" not in done.stderr
 
 

@@ -58,7 +58,7 @@ def why_not(error: Exception, *runs: RunResult) -> str:
     names = ", ".join(run.directory.name for run in runs)
     return (
         f"{f'One of {names}' if len(runs) > 1 else names} was left by another version, or is "
-        "damaged: delete it, and run it again."
+        "damaged: move it away, and run it again."
     )
 
 

@@ -57,12 +57,12 @@ IN_SHORT = {
         FAILS: "Rebasin does not take the barrier between two networks trained apart away",
     },
     barrier_grows: {
-        HOLDS: "The further the units of a network are from those of its copy, counted in swaps, "
-        "the higher the barrier between them after training",
-        PARTLY: "The more swaps lie between two copies of a network, the higher the barrier "
-        "between them after training, but only roughly so",
-        FAILS: "The barrier between two copies of a network has little to do with how many swaps "
-        "lie between them",
+        HOLDS: "Two networks that begin as copies of each other with some units swapped have a "
+        "barrier between them after training, the higher the more swaps there were",
+        PARTLY: "Two networks that begin as copies of each other with some units swapped have a "
+        "barrier between them after training, which grows with the swaps only roughly",
+        FAILS: "After training, the barrier between two networks that began as copies of each "
+        "other with some units swapped has little to do with the number of swaps",
     },
     weights_compare: {
         HOLDS: "After rebasin the weights of HMC, ensemble and VI can be compared one by one",
