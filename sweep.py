@@ -231,6 +231,11 @@ def last_line(log: Path) -> str:
 def check_metric(sweep: Sweep, point: Point) -> None:
     """A metric that the script does not have is said after the first run, not after the last."""
     summary = summary_of(point)
+    if not summary:
+        raise UserError(
+            f"{point.directory} is damaged: it is finished, and has no numbers in summary.json. "
+            f"Move it away, and go on with: {again()}"
+        )
     if sweep.metric not in flat(summary):
         numbers = [name for name, value in flat(summary).items() if isinstance(value, (int, float))]
         raise UserError(

@@ -11,16 +11,17 @@ with network.json beside them. All are rebased to the first: by activation if th
 Leaves in --out_dir, which must be new or empty:
 
     compact.npz       q_r, the Gaussian over rebased weights: mean, std; and the permutations
-    pruned.pt         its mean network with --kept % of the weights, those of lowest σ first: a
-                      state_dict with the first network's names (of samples: an nn.Sequential's)
+    pruned.pt         its mean network with --kept % of the weights, the others 0: a state_dict
+                      with the first network's names (of samples: an nn.Sequential's)
     predictions.npy   [N, classes]: what q_r predicts on the inputs
     summary.json      NoT of each network; with labels, accuracies, and those of other prunings
     samples.npy       the networks as weight vectors, as MNIST_eval.py --samples takes them
     network.json      layer sizes and activation
 
-A low σ means a certain weight if the networks are samples of a posterior. In networks that were
-merely trained, weights that training hardly moves also have a low σ, and would be kept: prune
-these with --prune_by signal_to_noise, the largest |μ|/σ first.
+A low σ means a certain weight if the networks are samples of a posterior, so of --samples those of
+lowest σ are kept (--prune_by std). In --networks that were merely trained, weights that training
+hardly moves have a low σ as well, and to keep them would ruin the network: of these the largest
+|μ|/σ are kept (--prune_by signal_to_noise).
 """
 
 import argparse
@@ -54,6 +55,7 @@ from torch import Tensor
 
 CRITERIA = ("std", "signal_to_noise", "abs_mean")  # of those in utils/pruning.py
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
+FAR_LESS = 0.1  # of accuracy, from which on a pruned network comes with advice
 SHOWN = 20  # networks whose NoT is printed; summary.json has all
 
 
@@ -66,8 +68,9 @@ def main(options: argparse.Namespace) -> None:
     q_r = compact.posterior
     found = orders(q_r, generator(0, "random_order"))
     ranked = {name: several[0] for name, several in found.items()}
-    pruned = prune(q_r.mean, ranked[options.prune_by], options.kept / 100)
-    summary = describe(network, compact, pruned)
+    prune_by = choose_order(options, q_r)
+    pruned = prune(q_r.mean, ranked[prune_by], options.kept / 100)
+    summary = describe(network, compact, pruned) | {"prune_by": prune_by}
     arrays = {} if options.samples else {"samples": samples}
     if inputs is not None:
         arrays["predictions"] = mean_probabilities(network, draws(q_r), inputs)
@@ -95,7 +98,10 @@ def read_options() -> argparse.Namespace:
         "--inputs", type=Path, metavar="NPY", help="[N, in] or images, as in training"
     )
     parser.add_argument("--labels", type=Path, metavar="NPY", help="[N]: their class numbers")
-    parser.add_argument("--prune_by", choices=CRITERIA, default="std", help="(default: std)")
+    parser.add_argument(
+        "--prune_by", choices=CRITERIA,
+        help="(default: signal_to_noise of --networks, std of --samples)",
+    )  # fmt: skip
     parser.add_argument("--kept", type=float, default=20, help="%% of weights kept (default: 20)")
     parser.add_argument("--out_dir", type=Path, default="own", help="new or empty (default: own)")
     options = parser.parse_args()
@@ -105,10 +111,21 @@ def read_options() -> argparse.Namespace:
         raise UserError("--labels are those of the inputs: give --inputs, too.")
     if not 0 < options.kept <= 100:
         raise UserError(f"--kept is a percentage above 0 and up to 100, not {options.kept:g}.")
-    options.out_dir.mkdir(parents=True, exist_ok=True)
-    if any(options.out_dir.iterdir()):
-        raise UserError(f"{options.out_dir} is not empty: give another --out_dir, or empty it.")
+    check_place(options.out_dir)
     return options
+
+
+def check_place(out_dir: Path) -> None:
+    """Make the directory, which may be there if it is empty."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        empty = not any(out_dir.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"Cannot use {out_dir} as a directory: {error.strerror}. Give another --out_dir."
+        ) from None
+    if not empty:
+        raise UserError(f"{out_dir} is not empty: give another --out_dir, or empty it.")
 
 
 def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]]:
@@ -148,6 +165,13 @@ def rebase_and_fit(
             permutations.append(moved.matching.permutation)
             bar.update()
     return direct.gaussian(), Compact(rebased.gaussian(), permutations, samples[0])
+
+
+def choose_order(options: argparse.Namespace, q_r: GaussianPosterior) -> str:
+    """What weights are kept by: where all networks are the same, σ tells nothing."""
+    if not q_r.std.any():
+        return "abs_mean"
+    return options.prune_by or ("std" if options.samples else "signal_to_noise")
 
 
 def draws(posterior: GaussianPosterior) -> Iterable[Tensor]:
@@ -206,8 +230,23 @@ def report(options: argparse.Namespace, summary: dict) -> None:
         for name in CRITERIA:
             curve = summary["pruning"][name]
             print(f"{name:16}", *(f"{100 * share:6.2f}" for share in curve))
-    print(f"\npruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero.")
+        advise(summary["accuracy"])
+    prune_by = summary["prune_by"]
+    print(f"\npruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero, by {prune_by}.")
+    if prune_by == "abs_mean" != options.prune_by:
+        print("It is by |μ|, as σ is 0: after rebasin all the networks are the same.")
     print(f"Saved in {options.out_dir}")
+
+
+def advise(scores: dict) -> None:
+    """What to do where pruning has cost much."""
+    lost = scores["mu_r"] - scores["pruned"]
+    if lost > FAR_LESS:
+        print(
+            f"\nThe pruned network is {100 * lost:.1f} points less accurate than mu_r: compare the "
+            f"orders above (--prune_by {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}), or keep more "
+            "of the weights (--kept)."
+        )
 
 
 if __name__ == "__main__":

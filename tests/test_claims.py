@@ -99,6 +99,9 @@ def test_the_evidence_is_what_the_table_says(tmp_path, judge, evidence, paper):
 def test_rebasin_gives_meaning(tmp_path, after, before, error, mark):
     cells = {"hmc_rebased": {"agreement": after}, "hmc_direct": {"agreement": before}}
     assert judge_table(tmp_path, claims.rebasin_gives_meaning, error, **cells) == mark
+    in_short = claims.rebasin_gives_meaning(results_of(tmp_path))[2]
+    assert f"on {100 * after:.0f} % of the test images" in in_short
+    assert f"from q_d on {100 * before:.0f} %" in in_short
 
 
 @pytest.mark.parametrize(
@@ -181,8 +184,9 @@ def test_barrier_vanishes(tmp_path, left, mark):
     heights = np.array([[0.3, left, 0.4], [0.4, 0.01, 0.4]])  # [epoch, alignment]
     losses = 0.1 + heights[..., None] * [0, 1, 0]
     results = dynamics(tmp_path, test_loss=losses, fractions=[0, 0.5, 1], rebased=1)
-    found, evidence = claims.barrier_vanishes(results)
+    found, evidence, in_short = claims.barrier_vanishes(results)
     assert found == mark
+    assert in_short == f"at its highest 0.400 nats without rebasin, {left:.3f} with it"
     assert "last epoch: 0.400 nats as is, 0.010 after rebasin" in evidence
     assert f"the largest at any epoch: 0.400 and {left:.3f}" in evidence
 
@@ -197,8 +201,10 @@ def test_weights_compare(tmp_path, mean, std, mark):
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
     null = {"mean_with": {"hmc": 0.3, "vi": 0.05}}
     write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
-    mark_found, evidence = claims.weights_compare(results_of(tmp_path))
+    mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
+    assert f"rises by {mean - 0.25:+.2f} beyond what alignment" in in_short
+    assert f"σ is {std:+.2f} then" in in_short
     assert (
         f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "
         "+0.05)." in evidence
@@ -242,8 +248,9 @@ def test_hmc_std_prunes(tmp_path, reached, accurate, mark):
     curves["all"]["ensemble mean, random of ensemble"] |= chance
     pruning = {"curves": curves, "kept_percent": [100, 50, 1]}
     write(tmp_path, "eval_pruning", "pruning.json", pruning)
-    found, evidence = claims.hmc_std_prunes(results_of(tmp_path))
+    found, evidence, in_short = claims.hmc_std_prunes(results_of(tmp_path))
     assert found == mark
+    assert f"{100 * reached:.0f} % of the weights can go by it, 50 % by chance" in in_short
     assert f"by HMC's σ {100 * reached:.0f} % (0 %), chance 50 % (0 %), its own σ 10 %" in evidence
     if mark == PARTLY:
         assert "with 50 % of the weights kept: 57.0 % accurate, chance 50.0 ± 2.0 %" in evidence
@@ -265,6 +272,31 @@ def test_what_no_run_has_left_is_not_measured(tmp_path):
     verdicts = judge_all(results_of(tmp_path))
     assert {verdict.mark for verdict in verdicts} == {UNKNOWN}
     assert len(verdicts) == len(claims.CLAIMS)
+
+
+def test_what_is_damaged_is_not_measured_and_its_run_is_named(tmp_path):
+    """By what is missing in it, is of another form, or cut short; the others are judged."""
+    write_table(tmp_path, 0.01, {**TABLE, "hmc_rebased": {"agreement": 0.82}})
+    write(tmp_path, "eval", "diagnostics.json", {"correlations": {"after": []}})
+    write(tmp_path, "transpositions", "summary.json", {"trained": None})
+    write(tmp_path, "eval_pruning", "pruning.json", [])
+    dynamics(tmp_path, transpositions=np.zeros((3, 2, 5, 1)))
+    path = tmp_path / "net_matching" / "training_dynamics.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    verdicts = {verdict.claim.judge: verdict for verdict in judge_all(results_of(tmp_path))}
+    assert verdicts[claims.rebasin_gives_meaning].mark == HOLDS
+    for judge, run in (
+        (claims.rebased_is_not_the_posterior, "eval"),
+        (claims.barrier_vanishes, "net_matching"),
+        (claims.transpositions_are_monotone, "net_matching"),
+        (claims.barrier_grows, "transpositions"),
+        (claims.transpositions_tell, "One of eval, net_matching"),
+        (claims.hmc_std_prunes, "eval_pruning"),
+    ):
+        assert verdicts[judge].mark == UNKNOWN
+        assert verdicts[judge].evidence == (
+            f"{run} was left by another version, or is damaged: move it away, and run it again."
+        )
 
 
 def planted(batch: Path, **trained) -> Results:
@@ -296,6 +328,7 @@ def test_training_keeps_transpositions(tmp_path, change, rank, mark):
 @pytest.mark.parametrize(("rank", "mark"), [(0.95, HOLDS), (0.6, PARTLY), (None, FAILS)])
 def test_barrier_grows(tmp_path, rank, mark):
     results = planted(tmp_path, rank_correlation_planted_barrier=rank)
-    mark_found, evidence = claims.barrier_grows(results)
+    mark_found, evidence, in_short = claims.barrier_grows(results)
     assert mark_found == mark
+    assert in_short == f"0.010 nats at NoT 1, 0.990 at 99; rank correlation {rank or 0:.2f}"
     assert "0.010 nats where NoT is 1, 0.990 where it is 99" in evidence

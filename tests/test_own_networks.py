@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.conftest import REPOSITORY, TOY_EVALUATION, Ended
 from tests.test_state_dicts import sequential
@@ -148,6 +149,9 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
     kept = round(0.3 * len(flat(net)))
     assert int((flat(pruned) != 0).sum()) == kept
     assert f"{100 * (1 - kept / len(flat(net))):.2f} % of the weights are zero" in ended.stdout
+    assert "by |μ|, as σ is 0: after rebasin all the networks are the same." in ended.stdout
+    smallest_kept = flat(pruned)[flat(pruned) != 0].abs().min()
+    assert (flat(net).abs() > smallest_kept).sum() == kept - 1
     if not given:
         assert "accuracy" not in summary
         assert not (out / "predictions.npy").exists()
@@ -174,7 +178,7 @@ def test_what_the_networks_agree_on_is_kept(own, tmp_path):
     inputs, labels = write_inputs(net)
     ended = own(
         "--networks", "a.pt", "b.pt", "c.pt", "--inputs", "x.npy", "--labels", "y.npy",
-        "--kept", 40, "--out_dir", "deep/mine",
+        "--kept", 40, "--out_dir", "deep/mine", "--prune_by", "std",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     pruned = sequential(6, 9, 3)
@@ -189,20 +193,59 @@ def test_what_the_networks_agree_on_is_kept(own, tmp_path):
     assert f"accuracy of pruned    {100 * scores['pruned']:6.2f} %" in ended.stdout
 
 
-@pytest.mark.parametrize("criterion", ["abs_mean", "signal_to_noise"])
+@pytest.mark.parametrize("criterion", ["abs_mean", "signal_to_noise", None])
 def test_other_orders_of_pruning(criterion, own):
+    """By |μ|/σ unless told otherwise: a low σ alone is nothing that training has made certain."""
     torch.manual_seed(0)
     nets = [sequential(6, 9, 3) for _ in range(3)]
     for name, net in zip("abc", nets, strict=True):
         torch.save(net.state_dict(), f"{name}.pt")
-    ended = own("--networks", "a.pt", "b.pt", "c.pt", "--prune_by", criterion, "--kept", 10)
+    given = ("--prune_by", criterion) if criterion else ()
+    ended = own("--networks", "a.pt", "b.pt", "c.pt", *given, "--kept", 10)
     assert ended.returncode == 0, ended.stderr
     pruned = sequential(6, 9, 3)
     pruned.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
     compact = np.load("own/compact.npz")
     ranked_by = np.abs(compact["mean"]) / (1 if criterion == "abs_mean" else compact["std"])
+    assert f"of the weights are zero, by {criterion or 'signal_to_noise'}.\n" in ended.stdout
+    assert "all the networks are the same" not in ended.stdout
     largest = np.argsort(-ranked_by)[: round(0.1 * len(ranked_by))]
     assert set(flat(pruned).nonzero().flatten().tolist()) == set(largest.tolist())
+
+
+def test_samples_are_pruned_by_their_deviations(own, tmp_path):
+    samples = np.random.default_rng(0).normal(size=(5, 6 * 9 + 9 + 9 * 3 + 3))
+    np.save("samples.npy", samples)
+    (tmp_path / "network.json").write_text('{"sizes": [6, 9, 3], "activation": "relu"}')
+    ended = own("--samples", "samples.npy", "--kept", 10)
+    assert ended.returncode == 0, ended.stderr
+    pruned = sequential(6, 9, 3)
+    pruned.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
+    least = np.argsort(np.load("own/compact.npz")["std"])[: round(0.1 * samples.shape[1])]
+    assert set(flat(pruned).nonzero().flatten().tolist()) == set(least.tolist())
+
+
+def test_much_lost_accuracy_comes_with_advice(own):
+    """Two networks that differ most where it matters: σ keeps the rest."""
+    torch.manual_seed(0)
+    net = sequential(6, 9, 3)
+    other = copy.deepcopy(net)
+    nn.utils.vector_to_parameters(1.1 * flat(net), other.parameters())
+    for name, network in (("a", net), ("b", other)):
+        torch.save(network.state_dict(), f"{name}.pt")
+    write_inputs(net)
+    given = ("--networks", "a.pt", "b.pt", "--inputs", "x.npy", "--labels", "y.npy", "--kept", 30)
+    ended = own(*given, "--prune_by", "std")
+    scores = read(Path("own/summary.json"))["accuracy"]
+    lost = 100 * (scores["mu_r"] - scores["pruned"])
+    assert lost > 10
+    assert (
+        f"The pruned network is {lost:.1f} points less accurate than mu_r: compare the orders "
+        "above (--prune_by std, signal_to_noise or abs_mean), or keep more" in ended.stdout
+    )
+    ended = own(*given, "--prune_by", "abs_mean", "--kept", 95, "--out_dir", "more")
+    assert "accuracy of pruned" in ended.stdout
+    assert "less accurate" not in ended.stdout
 
 
 def test_samples_of_another_sampler(own, tmp_path):
@@ -246,6 +289,12 @@ MISTAKES = {
     "labels alone": (["--networks", "a.pt", "a.pt", "--labels", "y.npy"], "give --inputs, too"),
     "kept": (["--networks", "a.pt", "a.pt", "--kept", "0"], "a percentage above 0 and up to 100"),
     "out_dir": (["--networks", "a.pt", "a.pt", "--out_dir", "s"], "s is not empty: give another"),
+    "out_dir is a file": (
+        ["--networks", "a.pt", "a.pt", "--out_dir", "a.pt"], "File exists. Give another --out_dir",
+    ),
+    "out_dir is in a file": (
+        ["--networks", "a.pt", "a.pt", "--out_dir", "a.pt/b"], "directory. Give another --out_dir",
+    ),
     "no samples": (["--samples", "no.npy"], "network.json is missing"),
     "samples of another network": (["--samples", "s/samples.npy"], r"of the shape \[3, 4\]"),
     "network.json": (["--samples", "t/samples.npy"], r'it should look like this: {"sizes": \[784'),

@@ -50,6 +50,11 @@ def test_the_most_certain_weights_are_kept():
     assert prune(posterior.mean, found["std"][0], 0.5).tolist() == [1, 0, 0, 0.5]
 
 
+def test_where_all_deviations_are_zero_the_largest_weights_are_the_most_certain():
+    posterior = GaussianPosterior(torch.tensor([5.0, 0.1, -90.0, 0.0, 7.0]), torch.zeros(5))
+    assert orders(posterior, random())["signal_to_noise"][0].tolist() == [2, 4, 0, 1, 3]
+
+
 def test_pruning_leaves_its_input_alone(gaussian):
     mean, order = gaussian.mean.clone(), by_std(gaussian.std)
     kept = order.clone()

@@ -27,8 +27,11 @@ def results_in(out_dir: Path) -> Results:
 def written(reproduced, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("results") / "quick"
     directory.mkdir()
-    (directory / "notes.txt").write_text("The chain is <short>.\n\nThe net is small.\n")
-    return write_report(results_in(reproduced), directory)
+    results = results_in(reproduced)
+    chain = results.runs["HMC"].json("meta.json")["wandb_id"]
+    notes = f"HMC run: {chain}\n\nThe chain is <short>.\n\nThe net is small.\n"
+    (directory / "notes.txt").write_text(notes)
+    return write_report(results, directory)
 
 
 def test_the_page_has_every_figure_and_needs_no_network(written):
@@ -58,7 +61,8 @@ def test_the_numbers_are_those_of_the_runs_and_of_the_paper(written, reproduced)
     assert f"<td>{100 * value:.2f} ± {100 * error:.2f}<small>paper 98.04</small></td>" in page
     assert numbers["runs"]["HMC"]["config"]["num_train"] == 300
     assert numbers["runs"].keys() == set(KINDS)
-    assert len(numbers["claims"]) == page.count("<span class=mark>") == 12
+    assert len(numbers["claims"]) == page.split("<table class=claims>", 1)[1].count("class=mark>")
+    assert len(numbers["claims"]) == 12
 
 
 def test_every_figure_names_its_command_and_notes_are_texts(written):
@@ -68,13 +72,63 @@ def test_every_figure_names_its_command_and_notes_are_texts(written):
     assert "<p>The chain is &lt;short&gt;.</p>\n<p>The net is small.</p>" in page
 
 
+def test_the_page_begins_with_its_words_and_then_the_verdicts(written):
+    """In plain words, with a mark and a number; all of them are explained before."""
+    page, numbers = written.read_text(), json.loads((written.parent / "numbers.json").read_text())
+    introduction, after = page.split("<h3>In short</h3>")
+    for term in (
+        "μ and σ",
+        "Rebasin",
+        "q_d, q_r",
+        "Agreement",
+        "Total variation",
+        "NoT",
+        "Barrier",
+    ):
+        assert f"<dt>{term}" in introduction.split("<h2 id=findings>")[0]
+    for mark in ("holds", "holds in part", "does not hold", "not measured"):
+        assert f"</span> {mark}</strong>" in introduction.split("<h2 id=findings>")[1]
+    shown = re.findall(r"</span> ([a-z ]+)</strong> <span>([^<]+)</span>", after.split("</ul>")[0])
+    first = [claim for claim in numbers["claims"] if claim["in_short"]]
+    assert shown == [(claim["mark"], html.escape(claim["in_short"])) for claim in first]
+    assert len(first) == 5
+
+
+def test_nothing_whole_and_current_is_taken_for_damaged(written):
+    page = written.read_text()
+    assert "another version" not in page
+    assert "damaged" not in page
+    claims = json.loads((written.parent / "numbers.json").read_text())["claims"]
+    lacking = [claim["evidence"] for claim in claims if claim["mark"] == "not measured"]
+    assert lacking == ["The paper has no numbers for this network and data."]
+
+
+def test_notes_about_other_runs_are_left_out(reproduced, tmp_path, capsys):
+    """Those of a report that is in git, beside runs of one's own or none."""
+    notes = tmp_path / "results" / "notes.txt"
+    notes.parent.mkdir()
+    for results in (results_in(reproduced), results_in(tmp_path / "nothing")):
+        for first_line in ("HMC run: 0123456789ab", "HMC run: None", "Once upon a time"):
+            notes.write_text(f"{first_line}\n\nIt took 1,240 steps.\n")
+            page = write_report(results, notes.parent).read_text()
+            assert "1,240" not in page
+            assert "id=notes" not in page
+            told = capsys.readouterr().out
+            assert f"{notes} is left out of the report: it is about other runs" in told
+            assert len(told.splitlines()) == 1
+    notes.unlink()
+    write_report(results_in(reproduced), notes.parent)
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_missing_is_said(tmp_path):
     path = write_report(results_in(tmp_path / "nothing"), tmp_path / "results")
     page = path.read_text()
     assert "Not finished: ensemble, VI, net_matching" in page
     assert "Not there yet: Figure 2: the loss between two networks over training (net_m" in page
     assert "Needs eval-MNIST-quick, which is not begun." in page
-    assert page.count("</span> not measured") == 12
+    assert page.count("<td><strong class=unknown>") == 12
+    assert "In short" not in page
 
 
 def test_a_report_is_made_of_damaged_runs_too(reproduced, tmp_path):
@@ -90,6 +144,42 @@ def test_a_report_is_made_of_damaged_runs_too(reproduced, tmp_path):
     assert "VI-MNIST-quick has a damaged meta.json" in page
     assert "eval_pruning-MNIST-quick has a damaged pruning.json" in page
     assert "samples an hour. Acceptance" in page
+    assert "another version" not in page
+
+
+def test_a_report_is_made_of_files_cut_short_or_of_another_version(reproduced, tmp_path):
+    batch = tmp_path / "default"
+    shutil.copytree(reproduced / "default", batch)
+    for name in ("training_dynamics.npz", "loss_along_line.png"):
+        path = batch / "net_matching-MNIST-quick" / name
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (batch / "net_matching-MNIST-quick" / "barriers.png").write_bytes(b"")
+    (batch / "VI-MNIST-quick" / "meta.json").write_text("{}")
+    for run, name, keys in (
+        ("eval", "diagnostics.json", ("prior_networks", "mean_with")),
+        ("eval", "table1.json", ("vi", "agreement")),
+        ("eval_pruning", "pruning.json", ("curves", "alive")),
+        ("HMC", "diagnostics.json", ("groups", "weights", "largest_rhat")),
+    ):
+        take_away(batch / f"{run}-MNIST-quick" / name, *keys)
+    page = write_report(results_in(tmp_path), tmp_path / "results").read_text()
+    for run in ("net_matching", "eval", "eval_pruning", "HMC", "VI"):
+        assert f"{run}-MNIST-quick was left by another version, or is damaged: move it away" in page
+    for title in ("Figure 2: the loss between two", "The barrier that each way of rebasin leaves"):
+        assert re.search(rf"Not there yet: [^.]*{title}[^.]*quick, damaged\)", page)
+    for shown in ("Figure 3, right", "VI: training", "Figure 5, left"):
+        assert f"<h3>{shown}" in page
+    assert "draws of q_r" in page  # of a claim whose numbers are there
+
+
+def take_away(path: Path, *keys: str) -> None:
+    """What these keys of a JSON file lead to."""
+    content = json.loads(path.read_text())
+    found = content
+    for key in keys[:-1]:
+        found = found[key]
+    del found[keys[-1]]
+    path.write_text(json.dumps(content))
 
 
 def test_runs_know_what_they_were_made_of_wherever_they_lie(reproduced, tmp_path):

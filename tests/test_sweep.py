@@ -169,6 +169,17 @@ def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_swe
     assert "it has: test_accuracy, a.b. Name one of them" in done.stderr
 
 
+def test_a_finished_run_without_its_numbers_is_damaged(command, run_sweep, made_up_runs):
+    given = command({"seed": {"values": [1, 2]}})
+    _, damaged = made_up_runs(given, [{"test_accuracy": 0.5}] * 2)
+    (damaged / "summary.json").unlink()
+    done = run_sweep(given)
+    assert done.returncode == 2
+    assert f"{damaged} is damaged: it is finished, and has no numbers in summ" in done.stderr
+    assert "Move it away, and go on with: python sweep.py" in done.stderr
+    assert "Name one of them" not in done.stderr
+
+
 def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_runs, tmp_path):
     given = command({"seed": {"values": [1]}})
     made_up_runs(given, [{"test_accuracy": 0.5}])

@@ -1,7 +1,7 @@
 """What the paper says, each claim held against our own numbers by a rule that is stated with it.
 
-A claim's `judge` takes the Results and returns its mark and the numbers that say so. The rules are
-ours: the paper gives no thresholds.
+A claim's `judge` takes the Results and returns its mark and the numbers that say so, of some claims
+also in short, as a clause for utils/findings.py. The rules are ours: the paper gives no thresholds.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 from utils.barrier import barrier
 from utils.permutation import expected_transpositions, transpositions_deviation
-from utils.results import Missing, Results
+from utils.results import Missing, Results, RunResult
+from utils.sources import UNREADABLE
 from utils.tables import paper_values
 
 import numpy as np
 import torch
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+# What reading results raises where they are not whole, or have not the form that they have now.
+DAMAGED = (*UNREADABLE, AttributeError, IndexError)
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Claim:
     text: str
     where: str  # in the paper
     rule: str
-    judge: Callable[[Results], tuple[str, str]]
-    headline: str = ""  # of those few that come first, what they are about
+    judge: Callable[[Results], tuple[str, ...]]
+    kinds: tuple[str, ...]  # of the runs that it reads
     ours: bool = False  # no claim of the paper, but a question that it leaves open
 
 
@@ -33,18 +36,30 @@ class Verdict:
     claim: Claim
     mark: str
     evidence: str
+    in_short: str = ""  # the evidence's main numbers
 
 
 def judge_all(results: Results) -> list[Verdict]:
-    """Every claim's verdict; a claim whose runs are not there yet is `UNKNOWN`."""
+    """Every claim's verdict; one whose runs are not there yet, or are damaged, is `UNKNOWN`."""
     verdicts = []
     for claim in CLAIMS:
         try:
-            mark, evidence = claim.judge(results)
-        except Missing as missing:
-            mark, evidence = UNKNOWN, f"{missing}."
-        verdicts.append(Verdict(claim, mark, evidence))
+            found = claim.judge(results)
+        except (Missing, *DAMAGED) as error:
+            found = UNKNOWN, why_not(error, *(results.runs[kind] for kind in claim.kinds))
+        verdicts.append(Verdict(claim, *found))
     return verdicts
+
+
+def why_not(error: Exception, *runs: RunResult) -> str:
+    """Why nothing can be told of these runs, in a sentence."""
+    if isinstance(error, Missing):
+        return f"{error}."
+    names = ", ".join(run.directory.name for run in runs)
+    return (
+        f"{f'One of {names}' if len(runs) > 1 else names} was left by another version, or is "
+        "damaged: move it away, and run it again."
+    )
 
 
 def graded(value: float, holds: float, partly: float) -> str:
@@ -55,16 +70,21 @@ def graded(value: float, holds: float, partly: float) -> str:
 # ---- Table 1
 
 
-def rebasin_gives_meaning(results: Results) -> tuple[str, str]:
+def rebasin_gives_meaning(results: Results) -> tuple[str, str, str]:
     cells = [_cell(results, f"hmc_{part}", "agreement") for part in ("rebased", "direct")]
     (after, error_after), (before, error_before) = cells
     error = float(np.hypot(error_after, error_before))
     mark = graded(after - before, max(0.2, 3 * error), 3 * error)
-    return mark, (
+    evidence = (
         f"Drawn from the Gaussian, networks agree with the samples' prediction on {after:.3f} ± "
         f"{error_after:.3f} of the test images after rebasin, on {before:.3f} ± "
         f"{error_before:.3f} before it" + _papers(results, "agreement", "hmc_rebased", "hmc_direct")
     )
+    short = (
+        f"networks drawn from q_r agree with HMC on {100 * after:.0f} % of the test images, those "
+        f"drawn from q_d on {100 * before:.0f} %"
+    )
+    return mark, evidence, short
 
 
 def rebased_is_not_the_posterior(results: Results) -> tuple[str, str]:
@@ -129,17 +149,19 @@ def accuracies_match(results: Results) -> tuple[str, str]:
 # ---- Figures 2 and 3
 
 
-def barrier_vanishes(results: Results) -> tuple[str, str]:
+def barrier_vanishes(results: Results) -> tuple[str, str, str]:
     dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
     losses = torch.from_numpy(dynamics["test_loss"])
     heights = barrier(losses, dynamics["fractions"].tolist()).amax(-1).numpy()
     as_is, rebased = heights[:, 0], heights[:, int(dynamics["rebased"])]
     share = rebased.max() / as_is.max()
     mark = HOLDS if share < 0.1 else PARTLY if share < 0.4 else FAILS
-    return mark, (
+    evidence = (
         f"Test loss barrier after the last epoch: {as_is[-1]:.3f} nats as is, {rebased[-1]:.3f} "
         f"after rebasin; the largest at any epoch: {as_is.max():.3f} and {rebased.max():.3f}."
     )
+    short = f"at its highest {as_is.max():.3f} nats without rebasin, {rebased.max():.3f} with it"
+    return mark, evidence, short
 
 
 def training_keeps_transpositions(results: Results) -> tuple[str, str]:
@@ -154,7 +176,7 @@ def training_keeps_transpositions(results: Results) -> tuple[str, str]:
     )
 
 
-def barrier_grows(results: Results) -> tuple[str, str]:
+def barrier_grows(results: Results) -> tuple[str, str, str]:
     rank = results.summary("transpositions")["trained"]["rank_correlation_planted_barrier"] or 0.0
     barriers: dict[int, list[float]] = {}  # of every run of the experiment, by NoT
     for record in results.runs["transpositions"].records("transpositions.jsonl"):
@@ -163,10 +185,12 @@ def barrier_grows(results: Results) -> tuple[str, str]:
             found.append(record["test_loss_barrier"])
     least, most = min(barriers), max(barriers)
     low, high = (float(np.mean(barriers[planted])) for planted in (least, most))
-    return graded(rank, 0.9, 0.5), (
+    evidence = (
         f"Test loss barrier between networks that start as permuted copies: {low:.3f} nats where "
         f"NoT is {least}, {high:.3f} where it is {most}; rank correlation {rank:.3f}."
     )
+    short = f"{low:.3f} nats at NoT {least}, {high:.3f} at {most}; rank correlation {rank:.2f}"
+    return graded(rank, 0.9, 0.5), evidence, short
 
 
 def transpositions_are_monotone(results: Results) -> tuple[str, str]:
@@ -208,7 +232,7 @@ def transpositions_tell(results: Results) -> tuple[str, str]:
 # ---- Figures 4 and 5
 
 
-def weights_compare(results: Results) -> tuple[str, str]:
+def weights_compare(results: Results) -> tuple[str, str, str]:
     found = results.diagnostics["correlations"]
     pairs = [pair for pair in found["after"] if pair.startswith("hmc")]
     if not pairs:
@@ -233,13 +257,18 @@ def weights_compare(results: Results) -> tuple[str, str]:
         name = pair.replace("hmc", "HMC").replace("vi", "VI")
         null = nulls[pair.removeprefix("hmc and ")]
         told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {null:+.2f})")
-    return mark, (
+    evidence = (
         f"Correlation over weights, before rebasin → after: {'; '.join(told)}. In brackets: what "
         "alignment alone brings, where networks from the prior stand for HMC's samples."
     )
+    short = (
+        f"the correlation of μ with HMC's rises by {min(beyond):+.2f} beyond what alignment alone "
+        f"brings, and that of σ is {min(stds):+.2f} then, at the lowest"
+    )
+    return mark, evidence, short
 
 
-def hmc_std_prunes(results: Results) -> tuple[str, str]:
+def hmc_std_prunes(results: Results) -> tuple[str, str, str]:
     curves = results.pruning["curves"]
     orders = {"std of hmc": "HMC's σ", "random of ensemble": "chance"}
     orders |= {"std of ensemble": "its own σ", "abs_mean of ensemble": "|μ|"}
@@ -250,7 +279,7 @@ def hmc_std_prunes(results: Results) -> tuple[str, str]:
         told: [curves[part][name]["sparsity"]["0.05"] for part in ("all", "alive")]
         for name, told in names.items()
     }
-    lead = reached["HMC's σ"][0] - reached["chance"][0]
+    by_std, by_chance = (reached[name][0] for name in ("HMC's σ", "chance"))
     told = ", ".join(
         f"{name} {100 * every:.0f} % ({100 * alive:.0f} %)"
         for name, (every, alive) in reached.items()
@@ -259,14 +288,22 @@ def hmc_std_prunes(results: Results) -> tuple[str, str]:
     gains = np.subtract(sigma["accuracy"], chance["accuracy"])
     widest = int(gains.argmax())
     beyond_chance = gains[widest] > 3 * chance["deviation"][widest]
-    mark = HOLDS if lead >= 0.2 else PARTLY if beyond_chance else FAILS
-    return mark, (
+    mark = HOLDS if by_std - by_chance >= 0.2 else PARTLY if beyond_chance else FAILS
+    at = (
+        f"with {results.pruning['kept_percent'][widest]} % of the weights kept: "
+        f"{100 * sigma['accuracy'][widest]:.1f} % accurate, chance "
+        f"{100 * chance['accuracy'][widest]:.1f} ± {100 * chance['deviation'][widest]:.1f} %"
+    )
+    evidence = (
         "Share of the ensemble's μ_r that can be set to zero before 5 points of accuracy are lost "
         f"(in brackets without the weights of dead pixels): by {told}. HMC's σ is furthest ahead "
-        f"of chance with {results.pruning['kept_percent'][widest]} % of the weights kept: "
-        f"{100 * sigma['accuracy'][widest]:.1f} % accurate, chance "
-        f"{100 * chance['accuracy'][widest]:.1f} ± {100 * chance['deviation'][widest]:.1f} %."
+        f"of chance {at}."
     )
+    short = (
+        f"before 5 points of accuracy are lost {100 * by_std:.0f} % of the weights can go by it, "
+        f"{100 * by_chance:.0f} % by chance; {at}"
+    )
+    return mark, evidence, short
 
 
 # ---- helpers
@@ -304,7 +341,7 @@ CLAIMS = (
         "Table 1",
         "holds from 0.2 (and 3 standard errors) of agreement on; in part from 3 standard errors on",
         rebasin_gives_meaning,
-        headline="A Gaussian per weight, with and without rebasin.",
+        ("eval",),
     ),
     Claim(
         "q_r is a summary, not the posterior itself: its draws predict worse than HMC's samples, "
@@ -312,18 +349,21 @@ CLAIMS = (
         "Table 1",
         "holds where each of the two does by more than 3 standard errors; in part where one does",
         rebased_is_not_the_posterior,
+        ("eval",),
     ),
     Claim(
         "An ensemble survives the summary nearly whole: its q_r is almost as accurate as itself.",
         "Table 1",
         "holds within 1.5 percentage points; in part within a quarter of what q_d loses",
         ensemble_survives,
+        ("eval",),
     ),
     Claim(
         "Ensembles and variational inference predict almost as HMC does.",
         "Table 1",
         "holds where both agree on 0.98 of the images; in part from 0.95 on",
         methods_predict_alike,
+        ("eval", "HMC", "ensemble", "VI"),
     ),
     Claim(
         "The accuracies of HMC, ensemble and VI.",
@@ -331,6 +371,7 @@ CLAIMS = (
         "holds where all three are within 0.3 percentage points of the paper's; in part where one "
         "is",
         accuracies_match,
+        ("eval",),
     ),
     Claim(
         "Rebasin takes the loss barrier between two networks away, throughout training.",
@@ -338,7 +379,7 @@ CLAIMS = (
         "holds where the highest rebased barrier is below a tenth of the highest as is; in part "
         "below 0.4",
         barrier_vanishes,
-        headline="The way between two networks trained apart.",
+        ("net_matching",),
     ),
     Claim(
         "Training hardly changes the NoT between two networks.",
@@ -346,13 +387,14 @@ CLAIMS = (
         "holds where the mean change is at most 2 % of the units; in part where ranks correlate "
         "above 0.9",
         training_keeps_transpositions,
+        ("transpositions",),
     ),
     Claim(
         "The loss barrier grows with NoT.",
         "Figure 3",
         "holds from a rank correlation of 0.9 on; in part from 0.5 on",
         barrier_grows,
-        headline="The number of transpositions.",
+        ("transpositions",),
     ),
     Claim(
         "NoT grows monotonically on the line from one network to the other.",
@@ -360,6 +402,7 @@ CLAIMS = (
         "holds where at no checkpoint NoT falls by more than 3 standard deviations of that of "
         "random permutations; in part at half of the checkpoints",
         transpositions_are_monotone,
+        ("net_matching",),
     ),
     Claim(
         "NoT tells something also of networks that were sampled or trained apart.",
@@ -367,6 +410,7 @@ CLAIMS = (
         "holds where the NoT of either is a tenth below that of random permutations, by more than "
         "chance; in part from 2 % on",
         transpositions_tell,
+        ("eval", "net_matching"),
         ours=True,
     ),
     Claim(
@@ -375,6 +419,7 @@ CLAIMS = (
         "holds where rebasin raises every correlation of μ with HMC's by 0.1 more than alignment "
         "alone brings, and those of σ are above 0.1; in part from 0.03 more on",
         weights_compare,
+        ("eval",),
     ),
     Claim(
         "HMC's σ says which weights of an ordinary network can be pruned.",
@@ -382,6 +427,6 @@ CLAIMS = (
         "holds where, of all weights, it zeroes 20 percentage points more than random orders "
         "do; in part where it is anywhere more accurate than these by 3 of their deviations",
         hmc_std_prunes,
-        headline="Pruning by HMC's σ.",
+        ("eval_pruning",),
     ),
 )

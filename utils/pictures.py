@@ -108,6 +108,8 @@ TRAINING = (
     ),
 )  # fmt: skip
 
+UNREADABLE = (OSError, SyntaxError)  # what PIL raises where a PNG is cut short, or is none
+
 SECTIONS = (
     Section("barriers", "Barriers and NoT", "Loss barriers and number of transpositions", BARRIERS),
     Section("weights", "Weights", "Weights: HMC, ensemble and variational inference", WEIGHTS),
@@ -117,12 +119,12 @@ SECTIONS = (
 
 
 def read_images(results: Results) -> dict[Picture, bytes]:
-    """The pictures that runs have left so far, as compressed PNGs."""
+    """The pictures that runs have left so far and that can be read, as compressed PNGs."""
     images = {}
     for picture in (picture for section in SECTIONS for picture in section.pictures):
         try:
             images[picture] = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
-        except Missing:
+        except (Missing, *UNREADABLE):
             continue
     return images
 

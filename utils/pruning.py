@@ -22,13 +22,11 @@ NUM_RANDOM = 10  # orders
 
 def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, list[Tensor]]:
     """Weights [d] in the order in which they are kept, by each criterion; several at random."""
-    mean, std = posterior.mean.double().abs(), posterior.std.double()
-    smallest = torch.finfo(std.dtype).tiny  # σ is 0 where all samples agree
-    ratio = mean / std.clamp(min=smallest)
+    mean = posterior.mean.abs()
     return {
         "std": [by_std(posterior.std)],
         "abs_mean": [mean.argsort(descending=True, stable=True)],
-        "signal_to_noise": [ratio.argsort(descending=True, stable=True)],
+        "signal_to_noise": [by_signal_to_noise(posterior)],
         "random": [
             torch.randperm(len(mean), generator=random).to(mean.device) for _ in range(NUM_RANDOM)
         ],
@@ -38,6 +36,13 @@ def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, l
 def by_std(std: Tensor) -> Tensor:
     """The most certain weights first: the paper's order."""
     return std.argsort(stable=True)
+
+
+def by_signal_to_noise(posterior: GaussianPosterior) -> Tensor:
+    """Weights that are surely not zero first; where all σ are 0, those of largest |μ|."""
+    mean, std = posterior.mean.double().abs(), posterior.std.double()
+    smallest = torch.finfo(torch.float32).tiny  # for σ of 0, where all samples agree
+    return (mean / std.clamp(min=smallest)).argsort(descending=True, stable=True)
 
 
 def without(order: Tensor, excluded: Tensor) -> Tensor:

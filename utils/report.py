@@ -1,7 +1,10 @@
 """The report of a batch of runs: one HTML file that needs nothing but itself, and its numbers.
 
 `write_report` reads run directories only, so a report can be made again at any time, of whatever
-is there: parts whose run is missing say so.
+is there: parts whose run is missing or damaged say so.
+
+notes.txt beside the report, written by hand, is shown if its first line, `HMC run: <wandb_id>`,
+names the HMC run of these results as its meta.json and numbers.json do.
 """
 
 import base64
@@ -13,9 +16,10 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
-from utils.claims import FAILS, HOLDS, PARTLY, UNKNOWN, Verdict, judge_all
+from utils.claims import DAMAGED, Verdict, judge_all, why_not
 from utils.evaluation import COLUMNS, ROWS
 from utils.files import save_json, write_atomically
+from utils.findings import INTRODUCTION, all_findings, first_findings, in_short
 from utils.pictures import SECTIONS, Picture, Section, read_images, write_images
 from utils.progress import duration
 from utils.results import Missing, Results, RunResult
@@ -33,8 +37,6 @@ from PIL import Image
 
 STYLE_SHEET = Path(__file__).with_name("report.css")
 PAPER = "A Compact Representation for Bayesian Neural Networks By Removing Permutation Symmetry"
-MARKS = {HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
-         UNKNOWN: ("–", "unknown")}  # fmt: skip
 ROW_NAMES = {
     "agreement": "Agreement ↑",
     "total_variation": "TV ↓",
@@ -54,10 +56,8 @@ PLACES = {
 }
 LARGEST_RHAT = 1.05  # that goes without saying
 LEGEND = (
-    "<p class=soft>Agreement: share of test images to which both predictions give the same label. "
-    "TV: total variation between the predictive distributions. q_d, q_r: networks drawn from the "
-    "Gaussian per weight, before and after rebasin to one of the samples; μ is the one network at "
-    "its mean. “To mean”: rebased to where the samples' own mean comes to rest. “Low rank”: a "
+    "<p class=soft>q_d, q_r: networks drawn from these Gaussians; μ: the one network at the mean. "
+    "“To mean”: rebased to where the samples' own mean comes to rest. “Low rank”: a "
     "Gaussian with the rebased samples' covariances, too, not only the variance of each weight. "
     "ECE: expected calibration error; Brier: squared error of the probabilities.</p>"
 )
@@ -72,11 +72,26 @@ def write_report(results: Results, directory: Path) -> Path:
     save_json(directory / "numbers.json", numbers_of(results, verdicts))
     images = read_images(results)
     write_images(images, directory / "figures")
-    notes = directory / "notes.txt"
-    text = page(results, verdicts, images, notes.read_text() if notes.exists() else "")
+    text = page(results, verdicts, images, notes_about(results, directory / "notes.txt"))
     path = directory / "report.html"
     write_atomically(path, lambda file: file.write(text.encode()))
     return path
+
+
+def notes_about(results: Results, path: Path) -> str:
+    """What was written by hand about these very runs; notes about others are left out."""
+    if not path.exists():
+        return ""
+    first_line, _, notes = path.read_text().partition("\n")
+    run = _or_none(lambda: results.runs["HMC"].json("meta.json")["wandb_id"])
+    if run and first_line.strip() == f"HMC run: {run}":
+        return notes
+    wanted = f"“HMC run: {run}”" if run else "the id of an HMC run, and none is here"
+    print(
+        f"{path} is left out of the report: it is about other runs than these, for its first line "
+        f"is not {wanted}."
+    )
+    return ""
 
 
 def numbers_of(results: Results, verdicts: list[Verdict]) -> dict:
@@ -86,7 +101,7 @@ def numbers_of(results: Results, verdicts: list[Verdict]) -> dict:
         "dataset": results.dataset,
         "claims": [
             {"claim": v.claim.text, "where": v.claim.where, "rule": v.claim.rule, "mark": v.mark,
-             "evidence": v.evidence, "of_the_paper": not v.claim.ours}
+             "in_short": in_short(v), "evidence": v.evidence, "of_the_paper": not v.claim.ours}
             for v in verdicts
         ],
         "table1": _or_none(lambda: results.table),
@@ -102,6 +117,7 @@ def _run_numbers(run: RunResult) -> dict:
     meta = run.json("meta.json")
     return {
         "finished": run.finished,
+        "wandb_id": meta.get("wandb_id"),
         "summary": _or_none(lambda: run.json("summary.json")),
         "config": run.config,
         "seconds": meta["seconds"],
@@ -114,7 +130,7 @@ def _run_numbers(run: RunResult) -> dict:
 def _or_none(read: Callable):
     try:
         return read()
-    except Missing:
+    except (Missing, *DAMAGED):
         return None
 
 
@@ -125,14 +141,20 @@ def page(
     results: Results, verdicts: list[Verdict], images: dict[Picture, bytes], notes: str
 ) -> str:
     """The whole HTML document."""
+    evaluation, chain = results.runs["eval"], results.runs["HMC"]
     sections = [
         _heading(results),
-        _findings(verdicts),
+        first_findings(verdicts),
+        _or_why_not(partial(_slow_mixing, results), chain),
+        all_findings(verdicts),
         _notes(notes),
-        _tables(results),
+        "<h2 id=table1>Table 1: posteriors as functions</h2>",
+        _or_why_not(partial(_tables, results), evaluation),
         *(_pictures(section, results, images) for section in SECTIONS),
-        _evaluation(results),
-        _chain(results),
+        "<h2 id=checks>Checks, and what the paper does not tell</h2>",
+        _or_why_not(partial(_evaluation, results), evaluation),
+        "<h2 id=chain>Diagnostics of the chain</h2>",
+        _or_why_not(partial(_chain, results), chain),
         _runs(results),
     ]
     return (
@@ -142,6 +164,14 @@ def page(
         f"<title>{_text(_title(results))}</title>\n<style>\n{STYLE_SHEET.read_text()}</style>\n"
         "</head>\n<body>\n" + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n"
     )
+
+
+def _or_why_not(write: Callable[[], str], run: RunResult) -> str:
+    """What is written of a run's results, or why it cannot be."""
+    try:
+        return write()
+    except (Missing, *DAMAGED) as error:
+        return f"<p>{_text(why_not(error, run))}</p>"
 
 
 def _title(results: Results) -> str:
@@ -161,16 +191,12 @@ def _heading(results: Results) -> str:
         "errors.</p>",
         "<nav>" + " ".join(f"<a href=#{name}>{_text(told)}</a>" for name, told in PLACES.items())
         + "</nav>",
-        "<p>Permuting the hidden units of a network changes its weights and not its function. "
-        "Rebasin aligns all samples of the posterior to one reference network; then the mean and "
-        "standard deviation of each weight, q_r, mean something. q_d is the same Gaussian without "
-        "rebasin. NoT, the number of transpositions, is how many swaps a permutation takes.</p>",
+        INTRODUCTION,
         quick if results.preset == "quick" else "",
         f"<p><strong>Not finished: {_text(', '.join(map(_how_far, running)))}.</strong></p>"
         if running
         else "",
         *(_outdated(results, kind) for kind in results.runs),
-        _slow_mixing(results),
     ]  # fmt: skip
     return "\n".join(filter(None, parts))
 
@@ -184,15 +210,18 @@ def _how_far(run: RunResult) -> str:
     """An unfinished run, and of chains how much of them could be evaluated."""
     try:
         layout = run.json("chains.json")
-    except Missing:
+        done, whole = layout["stored_per_chain"], layout["samples_per_chain"]
+    except (Missing, *DAMAGED):
         return run.kind
-    done, whole = layout["stored_per_chain"], layout["samples_per_chain"]
     return f"{run.kind} ({done} of {whole} samples of a chain)"
 
 
 def _slow_mixing(results: Results) -> str:
     """What everything that comes from the chain has to be read with."""
-    groups = _or_none(lambda: results.runs["HMC"].json("diagnostics.json")["groups"]) or {}
+    try:
+        groups = results.runs["HMC"].json("diagnostics.json")["groups"]
+    except Missing:
+        return ""
     slow = [
         f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
         f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
@@ -208,43 +237,6 @@ def _slow_mixing(results: Results) -> str:
     )
 
 
-def _findings(verdicts: list[Verdict]) -> str:
-    papers = [verdict for verdict in verdicts if not verdict.claim.ours]
-    ours = [verdict for verdict in verdicts if verdict.claim.ours]
-    marks = [verdict.mark for verdict in papers]
-    counts = ", ".join(f"{mark}: {marks.count(mark)}" for mark in MARKS if mark in marks)
-    short = "".join(
-        f"<li><strong>{_text(v.claim.headline)}</strong> {_text(v.evidence)}</li>"
-        for v in papers
-        if v.claim.headline and v.mark != UNKNOWN
-    )
-    return (
-        "<h2 id=findings>Findings</h2>\n"
-        + (f"<h3>In short</h3>\n<ul>{short}</ul>\n" if short else "")
-        + f"<h3>What the paper says, and what our numbers say</h3>\n"
-        f"<p>{len(papers)} claims ({counts}). The rules below each are ours: the paper gives "
-        f"no thresholds.</p>\n{_claims_table(papers)}\n"
-        f"<h3>What the paper leaves open</h3>\n{_claims_table(ours)}"
-    )
-
-
-def _claims_table(verdicts: list[Verdict]) -> str:
-    """Those that nothing has been measured for come last."""
-    rows = []
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.mark == UNKNOWN):
-        sign, name = MARKS[verdict.mark]
-        claim = verdict.claim
-        rows.append(
-            f"<tr><td class={name}><span class=mark>{sign}</span> {verdict.mark}</td>"
-            f"<td>{_text(claim.text)}<br><span class=soft>{_text(claim.where)}; "
-            f"{_text(claim.rule)}</span></td><td>{_text(verdict.evidence)}</td></tr>"
-        )
-    return (
-        "<table class=claims><thead><tr><th></th><th>claim, where, and the rule of its mark</th>"
-        f"<th>evidence</th></tr></thead>\n<tbody>{''.join(rows)}</tbody></table>"
-    )
-
-
 def _notes(notes: str) -> str:
     """Paragraphs that were written for these results by hand."""
     if not notes.strip():
@@ -254,14 +246,10 @@ def _notes(notes: str) -> str:
 
 
 def _tables(results: Results) -> str:
-    try:
-        table, errors = results.table, results.errors
-    except Missing as missing:
-        return f"<h2 id=table1>Table 1</h2>\n<p>{_text(missing)}.</p>"
+    table, errors = results.table, results.errors
     paper = paper_values("table1") if results.dataset == "MNIST" else {}
     beside = "; the paper's value below each" if paper else ""
     return "\n".join([
-        "<h2 id=table1>Table 1: posteriors as functions</h2>",
         f"<p class=soft>Against the prediction of HMC's samples, on the test images{beside}.</p>",
         _outdated(results, "eval"),
         _score_table(table, errors, paper, ROWS[:4]),
@@ -299,7 +287,8 @@ def _pictures(section: Section, results: Results, images: dict[Picture, bytes]) 
     for picture in section.pictures:
         run = results.runs[picture.kind]
         if picture not in images:
-            lacking.append(f"{picture.title} ({run.directory.name})")
+            damaged = (run.directory / f"{picture.name}.png").exists()
+            lacking.append(f"{picture.title} ({run.directory.name}{', damaged' * damaged})")
             continue
         parts.append(f"<h3>{picture.title}</h3>")
         source = base64.b64encode(images[picture]).decode()
@@ -313,21 +302,23 @@ def _pictures(section: Section, results: Results, images: dict[Picture, bytes]) 
     if lacking:
         parts.append(f"<p>Not there yet: {_text('; '.join(lacking))}.</p>")
     if section.anchor == "pruning":
-        parts.append(_sparsity(results))
+        parts.append("<h3>Share of weights that are zero when this much accuracy is lost</h3>")
+        parts.append(_or_why_not(partial(_sparsity, results), results.runs["eval_pruning"]))
     return "\n".join(parts)
 
 
 def _command(run: RunResult) -> str:
     """How a run was begun, with its config behind a click."""
-    try:
-        session, config = run.json("meta.json")["sessions"][0], run.config
-    except Missing as missing:
-        return f"<p>{_text(missing)}.</p>"
-    return (
-        f"<details><summary>command and config of {_text(run.directory.name)}</summary>"
-        f"<pre>{_text(_plain(session['command']))}</pre>"
-        f"<pre>{_text(yaml.safe_dump(config, sort_keys=False))}</pre></details>"
-    )
+
+    def write() -> str:
+        command = run.json("meta.json")["sessions"][0]["command"]
+        return (
+            f"<details><summary>command and config of {_text(run.directory.name)}</summary>"
+            f"<pre>{_text(_plain(command))}</pre>"
+            f"<pre>{_text(yaml.safe_dump(run.config, sort_keys=False))}</pre></details>"
+        )
+
+    return _or_why_not(write, run)
 
 
 def _plain(command: str) -> str:
@@ -336,26 +327,17 @@ def _plain(command: str) -> str:
 
 
 def _sparsity(results: Results) -> str:
-    try:
-        curves = results.pruning["curves"]
-    except Missing:
-        return ""
     return (
-        "<h3>Share of weights that are zero when this much accuracy is lost</h3>\n"
         "<p class=soft>“alive” counts only weights that are not behind dead pixels.</p>\n"
-        + _html_table(*sparsity_table(curves))
+        + _html_table(*sparsity_table(results.pruning["curves"]))
     )
 
 
 def _evaluation(results: Results) -> str:
     """What only this repository tells: checks, other references, the null."""
-    try:
-        diagnostics = results.diagnostics
-    except Missing:
-        return ""
+    diagnostics = results.diagnostics
     lines = "".join(f"<li>{_text(line)}</li>" for line in summary_lines(diagnostics))
     return (
-        "<h2 id=checks>Checks, and what the paper does not tell</h2>\n"
         f"<ul>{lines}</ul>\n<h3>q_r by the choice of reference, and of networks that know nothing "
         f"of the data</h3>\n<p class=soft>{diagnostics['study_samples']} other samples, matched "
         f"on {diagnostics['study_images']} images; “with” tells correlations over weights. The "
@@ -366,10 +348,7 @@ def _evaluation(results: Results) -> str:
 
 def _chain(results: Results) -> str:
     run = results.runs["HMC"]
-    try:
-        found = run.json("diagnostics.json")
-    except Missing as missing:
-        return f"<h2 id=chain>Diagnostics of the chain</h2>\n<p>{_text(missing)}.</p>"
+    found = run.json("diagnostics.json")
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
             "median bulk ESS", "median bulk ESS per hour"]  # fmt: skip
     body = [
@@ -383,7 +362,6 @@ def _chain(results: Results) -> str:
     divergent = sum(record["divergent"] for record in kept)
     so_far = "" if run.finished else " so far"
     return (
-        "<h2 id=chain>Diagnostics of the chain</h2>\n"
         f"<p>Chains: {found['chains']}, of {found['draws_per_chain']} samples each{so_far}; "
         f"sampled in {duration(3600 * found['hours'])}: "
         f"{found['draws_per_chain'] / found['hours']:.0f} samples an hour. "
@@ -397,22 +375,26 @@ def _runs(results: Results) -> str:
     body = []
     for run in results.begun():
         try:
-            meta = run.json("meta.json")
-        except Missing as missing:
-            body.append([run.kind, str(missing), *[""] * (len(head) - 2)])
-            continue
-        last = meta["sessions"][-1]
-        commits = dict.fromkeys((s["git_commit"] or "unknown")[:7] for s in meta["sessions"])
-        changed = any(s["git_uncommitted_changes"] for s in meta["sessions"])
-        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
-        body.append([
-            run.kind, "finished" if run.finished else "begun", duration(meta["seconds"]),
-            f"{meta['peak_memory'] / 1e9:.2f} GB",
-            ", ".join(commits) + (" and changes" if changed else ""),
-            f"{last['processor']}, {last['device']}, {last['threads']} threads",
-            f"Python {last['python']}, {versions}",
-        ])  # fmt: skip
+            body.append([run.kind, *_run_cells(run)])
+        except (Missing, *DAMAGED) as error:
+            body.append([run.kind, why_not(error, run), *[""] * (len(head) - 2)])
     return "<h2 id=runs>Runs: times, machines, versions</h2>\n" + _html_table(head, body)
+
+
+def _run_cells(run: RunResult) -> list[str]:
+    meta = run.json("meta.json")
+    last = meta["sessions"][-1]
+    commits = dict.fromkeys((s["git_commit"] or "unknown")[:7] for s in meta["sessions"])
+    changed = any(s["git_uncommitted_changes"] for s in meta["sessions"])
+    versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+    return [
+        "finished" if run.finished else "begun",
+        duration(meta["seconds"]),
+        f"{meta['peak_memory'] / 1e9:.2f} GB",
+        ", ".join(commits) + (" and changes" if changed else ""),
+        f"{last['processor']}, {last['device']}, {last['threads']} threads",
+        f"Python {last['python']}, {versions}",
+    ]
 
 
 def _html_table(head: Iterable[str], body: Iterable[list[str]], escape: bool = True) -> str:
