@@ -24,7 +24,7 @@ from utils.compute import choose_device
 from utils.config import PermutationConfig, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.files import write_atomically
-from utils.matching import make_matcher
+from utils.matching import make_matcher, move
 from utils.mlp import Network, initial_weights, network_for
 from utils.permutation import (
     Permutation,
@@ -202,7 +202,7 @@ def measure_pair(
     {train,test}_{loss,error}[_barrier]
                          at the midpoint, and what that has over the mean of the two networks'
     """
-    undone = permute_weights(network, trained[1], invert(pair.planted))
+    undone = move(network, trained[1], invert(pair.planted))
     stages = {
         "initial": (pair.first.to(trained), pair.second.to(trained)),
         "trained": (trained[0], trained[1]),

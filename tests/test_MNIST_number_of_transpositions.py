@@ -132,6 +132,17 @@ def test_what_is_undone_is_compared_with_no_transposition(run, capsys):
     assert "Expected is the NoT planted, and 0 where that is undone." in capsys.readouterr().out
 
 
+def test_undoing_what_was_planted_must_not_change_the_function(run, monkeypatch):
+    def forget_the_outgoing_weights(network, weights, permutation):
+        moved = weights.clone()
+        network.layers(moved)[0][0][:] = network.layers(weights)[0][0][permutation[0]]
+        return moved
+
+    monkeypatch.setattr("utils.matching.permute_weights", forget_the_outgoing_weights)
+    with pytest.raises(AssertionError, match="changed the network's logits"):
+        run("broken", num_runs=1, num_epochs=1)
+
+
 def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, data_dir):
     saved, save = [], Run.save_checkpoint
 
