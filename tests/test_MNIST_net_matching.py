@@ -3,6 +3,7 @@
 import json
 
 from MNIST_net_matching import NetMatchingConfig, main
+from utils.config import UserError, load_configs
 from utils.data import load_dataset
 from utils.matching import ActivationMatcher, WeightMatcher
 from utils.mlp import Network, hidden_activations, initial_weights, logits
@@ -123,6 +124,16 @@ def direct(request, run, data_dir):
     # what would not be told apart could be mixed up
     assert len({tuple(end.tolist()) for end in direct.ends}) == 3
     return direct
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("by_weight", "by_activation"), ("lerning_rate", "learning_rate"), ("data_set", "dataset"),
+     ("epochs", "num_epochs")],
+)  # fmt: skip
+def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
+    with pytest.raises(UserError, match=f"--{given}; the nearest there is: --{meant}."):
+        load_configs(NetMatchingConfig, "MNIST_net_matching", [f"--{given}"])
 
 
 def test_results_are_those_of_the_networks_it_leaves(direct):
