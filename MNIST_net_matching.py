@@ -13,7 +13,7 @@ barriers, NoT), and the two trained networks as samples.npy with network.json.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from utils import figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
@@ -41,6 +41,7 @@ from torch import Tensor
 
 KIND = "net_matching"  # of its runs: what their directories begin with
 ALIGNMENTS = ("as is", "by activation", "by weight")  # of W_1
+UNDECIDED = ("dead", "reference_dead", "tied", "reference_tied")  # units, as `Matching` counts them
 TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
 
 
@@ -109,32 +110,34 @@ def evaluate(
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
     transpositions [alignment, λ, layer]: NoT of W_λ against W_0; the alignments as is and rebased
     alignment_transpositions [method, layer]: NoT of the rebasin by activation and by weight
-    undecided [3]: hidden units of W_1 and of W_0 that no image activates, and those of W_1 that
-        respond just as another one
+    undecided [4]: hidden units of W_1 and of W_0 that no image activates, and those of W_1 and of
+        W_0 that respond just as another one of the same network
     """
     first, second = pair
     matchers = [ActivationMatcher(network, first, data.train_images), WeightMatcher(network, first)]
     rebased = [rebase(network, second, matcher) for matcher in matchers]
     found = [moved.matching for moved in rebased]
-    ends = [second, *(moved.weights for moved in rebased)]
-    paths = [Path(network, first, end, lambdas(config)) for end in ends]
+    ends = torch.stack([second, *(moved.weights for moved in rebased)])
+    path = Path(network, first, ends, lambdas(config))
     distances = torch.stack([tensor_distances(network, first, end) for end in ends])
     chosen = 0 if config.by_activation else 1
-    along = [match_along(path, matchers[chosen]) for path in (paths[0], paths[1 + chosen])]
+    along = match_along(replace(path, second=ends[[0, 1 + chosen]]), matchers[chosen])
     return {
-        **score_paths("train", paths, data.train_images, data.train_labels),
-        **score_paths("test", paths, data.test_images, data.test_labels),
+        **score_path("train", path, data.train_images, data.train_labels),
+        **score_path("test", path, data.test_images, data.test_labels),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
-        "transpositions": transpositions(along),
+        "transpositions": transpositions(along).unflatten(0, (2, -1)),
         "alignment_transpositions": transpositions(found),
-        "undecided": torch.tensor([found[0].dead, found[0].reference_dead, found[0].tied]),
+        "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
     }
 
 
-def score_paths(part: str, paths: list[Path], images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    loss, error = zip(*(score(path, images, labels) for path in paths), strict=True)
-    return {f"{part}_loss": torch.stack(loss), f"{part}_error": torch.stack(error)}
+def score_path(part: str, path: Path, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Loss and error [alignment, λ]."""
+    scores = score(path, images, labels)
+    lines = (len(path.second), len(path.fractions))
+    return {f"{part}_loss": scores.loss.view(lines), f"{part}_error": scores.error.view(lines)}
 
 
 def match_along(path: Path, matcher: Matcher) -> list[Matching]:
@@ -144,11 +147,9 @@ def match_along(path: Path, matcher: Matcher) -> list[Matching]:
     return [matcher(weights) for weights in path.weights]
 
 
-def transpositions(matchings) -> Tensor:
-    """NoT per layer, the last dimension, of a matching or of nested lists of them."""
-    if isinstance(matchings, Matching):
-        return torch.tensor(layer_transpositions(matchings.permutation))
-    return torch.stack([transpositions(each) for each in matchings])
+def transpositions(matchings: list[Matching]) -> Tensor:
+    """NoT [matching, layer]."""
+    return torch.tensor([layer_transpositions(matching.permutation) for matching in matchings])
 
 
 def lambdas(config: NetMatchingConfig) -> list[float]:
@@ -192,28 +193,52 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
     run.save_figure("loss_along_line", figures.loss_along_line(source))
     run.save_figure("barriers", figures.barriers(source))
     run.save_figure("along_line", figures.along_line(source))
-    report(run, {name: value.cpu() for name, value in results.items()}, fractions)
+    report(run, {name: value.cpu() for name, value in results.items()})
 
 
-def report(run: Run, results: dict[str, Tensor], fractions: list[float]) -> None:
-    """The trained pair's barriers, the largest over λ, and NoT, as the summary and as a table."""
-    names = ("train_loss", "test_loss", "test_error")
-    heights = [barrier(results[name][-1], fractions).amax(-1).tolist() for name in names]
-    found = [0, *results["alignment_transpositions"][-1].sum(-1).tolist()]
-    rows = list(zip(ALIGNMENTS, *heights, found, strict=True))
-    columns = [*(f"{name}_barrier" for name in names), "transpositions"]
+def report(run: Run, results: dict[str, Tensor]) -> None:
+    """The trained pair's barriers and NoT, as the summary and as a table."""
+    summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
+    columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
+    rows = [[name, *(summary[name][column] for column in columns)] for name in ALIGNMENTS]
     run.log_table("barriers", ["alignment", *columns], rows)
-    dead, reference_dead, tied = results["undecided"][-1].tolist()
-    undecided = {"dead": dead, "reference_dead": reference_dead, "tied": tied}
-    summary = {name: dict(zip(columns, values, strict=True)) for name, *values in rows}
+    undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
     print("\nLargest barriers on the line from W_0 to W_1")
     print(f"{'W_1':14} train barrier   test barrier   test error barrier    NoT")
     for name, train_loss, test_loss, error, moves in rows:
-        print(f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:18.2f} % {moves:6}")
+        layers = summary[name]["transpositions_per_layer"]
+        shares = f"  ({' + '.join(map(str, layers))})" if len(layers) > 1 else ""
+        print(
+            f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:13.2f} points "
+            f"{moves:6}{shares}"
+        )
+    dead, reference_dead, tied, reference_tied = undecided.values()
     print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
-    print(f"Hidden units of W_1 that respond just as another one: {tied}")
+    print(f"Hidden units that respond just as another one: {tied} of W_1, {reference_tied} of W_0")
     print(f"Saved in {run.directory}")
+
+
+def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
+    """One alignment's largest barriers over λ and its NoT: after training, and at every epoch."""
+    heights = {
+        f"{name}_barrier": barrier(results[name][:, alignment], lambdas(run.config)).amax(-1)
+        for name in ("train_loss", "test_loss", "test_error")
+    }
+    found = results["alignment_transpositions"]  # [epoch, method, layer]; as it is, none is moved
+    layers = found[:, alignment - 1] if alignment else torch.zeros_like(found[:, 0])
+    total, test_height = layers.sum(-1), heights["test_loss_barrier"]
+    return {
+        **{name: height[-1].item() for name, height in heights.items()},
+        "transpositions": total[-1].item(),
+        "transpositions_per_layer": layers[-1].tolist(),
+        "over_epochs": {
+            "least_transpositions": total.min().item(),
+            "most_transpositions": total.max().item(),
+            "largest_test_loss_barrier": test_height.max().item(),
+            "epoch_of_largest": test_height.argmax().item(),
+        },
+    }
 
 
 if __name__ == "__main__":

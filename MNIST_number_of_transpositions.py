@@ -24,7 +24,7 @@ from utils.compute import choose_device
 from utils.config import PermutationConfig, UserError, option
 from utils.data import Dataset, load_dataset
 from utils.files import write_atomically
-from utils.matching import make_matcher
+from utils.matching import make_matcher, move
 from utils.mlp import Network, initial_weights, network_for
 from utils.permutation import (
     Permutation,
@@ -202,7 +202,7 @@ def measure_pair(
     {train,test}_{loss,error}[_barrier]
                          at the midpoint, and what that has over the mean of the two networks'
     """
-    undone = permute_weights(network, trained[1], invert(pair.planted))
+    undone = move(network, trained[1], invert(pair.planted))
     stages = {
         "initial": (pair.first.to(trained), pair.second.to(trained)),
         "trained": (trained[0], trained[1]),
@@ -265,30 +265,53 @@ def save_records(run: Run, records: list[dict]) -> None:
 
 def report(run: Run, records: list[dict]) -> None:
     """How NoT after training follows NoT planted, and what the barrier does with it."""
-    rows, summary = [], {}
-    for stage in STAGES:
-        chosen = [record for record in records if record["stage"] == stage]
-        planted, found = (
-            np.array([sum(record[name]) for record in chosen]) for name in ("planted", "found")
-        )
-        heights = np.array([record["test_loss_barrier"] for record in chosen])
-        summary[stage] = {
-            "mean_found": found.mean(),
-            "mean_change": np.abs(found - (0 if stage == "undone" else planted)).mean(),
-            "mean_test_loss_barrier": heights.mean(),
-            "rank_correlation_planted_found": rank_correlation(planted, found),
-            "rank_correlation_planted_barrier": rank_correlation(planted, heights),
-        }
-        rows.append([stage, *summary[stage].values()])
-    run.log_table("transpositions", ["stage", *summary["trained"]], rows)
+    summary = {
+        stage: summary_of([record for record in records if record["stage"] == stage])
+        for stage in STAGES
+    }
+    columns = [name for name, value in summary["trained"].items() if not isinstance(value, list)]
+    rows = [[stage, *(summary[stage][name] for name in columns)] for stage in STAGES]
+    run.log_table("transpositions", ["stage", *columns], rows)
     run.finish(summary)
     print(f"\n{'':10} mean NoT   |NoT − expected|   mean test barrier at λ = ½")
-    for stage, mean, change, height, *_ in rows:
-        print(f"{stage:10} {mean:8.1f} {change:18.1f} {height:28.4f}")
+    for stage, found in summary.items():
+        layers = found["mean_found_per_layer"]
+        shares = f"   NoT {' + '.join(f'{mean:.1f}' for mean in layers)}" if len(layers) > 1 else ""
+        print(
+            f"{stage:10} {found['mean_found']:8.1f} {found['mean_change']:18.1f} "
+            f"{found['mean_test_loss_barrier']:28.4f}{shares}"
+        )
     print("Expected is the NoT planted, and 0 where that is undone.")
     correlation = summary["trained"]["rank_correlation_planted_barrier"]
-    print(f"Rank correlation of planted NoT and barrier after training: {correlation:.3f}")
+    told = "undefined, as one of them is always the same"
+    told = told if np.isnan(correlation) else f"{correlation:.3f}"
+    print(f"Rank correlation of planted NoT and barrier after training: {told}")
     print(f"Saved in {run.directory}")
+
+
+def summary_of(records: list[dict]) -> dict:
+    """Of one stage of all pairs and runs."""
+    found, planted = (
+        np.array([record[name] for record in records]) for name in ("found", "planted")
+    )  # [record, layer]
+    expected = 0 * planted if records[0]["stage"] == "undone" else planted
+    change = np.abs(found.sum(1) - expected.sum(1))
+    heights = np.array([record["test_loss_barrier"] for record in records])
+    total = planted.sum(1)
+    return {
+        "mean_found": found.sum(1).mean(),
+        "mean_found_per_layer": found.mean(0).tolist(),
+        "mean_change": change.mean(),
+        "mean_change_per_layer": np.abs(found - expected).mean(0).tolist(),
+        "max_change": change.max(),
+        "mean_test_loss_barrier": heights.mean(),
+        "least_planted": total.min(),
+        "test_loss_barrier_at_least_planted": heights[total == total.min()].mean(),
+        "most_planted": total.max(),
+        "test_loss_barrier_at_most_planted": heights[total == total.max()].mean(),
+        "rank_correlation_planted_found": rank_correlation(total, found.sum(1)),
+        "rank_correlation_planted_barrier": rank_correlation(total, heights),
+    }
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:

@@ -3,10 +3,11 @@
 import json
 
 from MNIST_net_matching import NetMatchingConfig, main
+from utils.config import UserError, load_configs
 from utils.data import load_dataset
-from utils.matching import ActivationMatcher
-from utils.mlp import Network, hidden_activations, logits
-from utils.permutation import num_transpositions
+from utils.matching import ActivationMatcher, WeightMatcher
+from utils.mlp import Network, hidden_activations, initial_weights, logits
+from utils.permutation import layer_transpositions, num_transpositions, permute_weights
 from utils.runs import Run, Stopped
 
 import numpy as np
@@ -62,26 +63,170 @@ def test_a_line_without_a_network_between_its_ends_has_no_barrier_to_measure(scr
     assert "--num_fractions must be at least 3, got 2." in done.stderr
 
 
-def test_results_are_those_of_the_networks_it_leaves(run, data_dir):
-    directory = run("shallow")
-    results = load_results(directory)
-    assert results["train_loss"].shape == (EPOCHS + 1, 3, FRACTIONS)
-    assert results["distance"].shape == (EPOCHS + 1, 3, FRACTIONS, 5)
-    assert results["transpositions"].shape == (EPOCHS + 1, 2, FRACTIONS, 1)
-    network = Network.load(directory / "network.json")
-    first, second = torch.from_numpy(np.load(directory / "samples.npy"))
-    data = load_dataset("MNIST", data_dir, 1000)
-    for k, weights in ((0, first), (FRACTIONS // 2, (first + second) / 2), (-1, second)):
-        outputs = logits(network, weights, data.test_images)
-        loss = torch.nn.functional.cross_entropy(outputs, data.test_labels).item()
-        wrong = (outputs.argmax(-1) != data.test_labels).double().mean().item()
-        assert results["test_loss"][-1, 0, k] == pytest.approx(loss, rel=1e-5)
-        assert results["test_error"][-1, 0, k] == pytest.approx(wrong, abs=2e-4)
-    distance = (first - second).norm().item()
-    assert results["distance"][-1, 0, -1, -1] == pytest.approx(distance, rel=1e-5)
-    found = ActivationMatcher(network, first, data.train_images)(second).permutation
-    assert results["alignment_transpositions"][-1, 0, 0] == num_transpositions(found)
-    assert results["transpositions"][-1, 0, -1, 0] == num_transpositions(found)
+class Direct:
+    """Everything about the pair that a run leaves, computed one network at a time."""
+
+    def __init__(self, directory, data_dir):
+        self.network = Network.load(directory / "network.json")
+        self.first, second = torch.from_numpy(np.load(directory / "samples.npy"))
+        data = load_dataset("MNIST", data_dir, 1000)
+        self.matchers = [
+            ActivationMatcher(self.network, self.first, data.train_images),
+            WeightMatcher(self.network, self.first),
+        ]
+        self.found = [matcher(second) for matcher in self.matchers]
+        moved = [permute_weights(self.network, second, found.permutation) for found in self.found]
+        self.ends = [second, *moved]  # as is, by activation, by weight
+        self.fractions = np.linspace(0, 1, FRACTIONS)
+        scored = {
+            f"{part}_{kind}": values
+            for part, images, labels in (
+                ("train", data.train_images, data.train_labels),
+                ("test", data.test_images, data.test_labels),
+            )
+            for kind, values in self.scores(images, labels).items()
+        }
+        self.scored = scored  # each [alignment, λ]
+        self.barriers = {
+            name: (values - np.outer(values[:, 0], 1 - self.fractions)
+                   - np.outer(values[:, -1], self.fractions)).max(1)
+            for name, values in scored.items()
+        }  # fmt: skip
+
+    def line(self, alignment: int) -> list[torch.Tensor]:
+        return [(1 - at) * self.first + at * self.ends[alignment] for at in self.fractions.tolist()]
+
+    def scores(self, images, labels) -> dict[str, np.ndarray]:
+        found = []
+        for weights in (weights for k in range(3) for weights in self.line(k)):
+            outputs = logits(self.network, weights, images)
+            loss = torch.nn.functional.cross_entropy(outputs.double(), labels).item()
+            found.append((loss, (outputs.argmax(-1) != labels).double().mean().item()))
+        loss, error = np.array(found).reshape(3, FRACTIONS, 2).transpose(2, 0, 1)
+        return {"loss": loss, "error": error}
+
+    def distance(self, alignment: int) -> np.ndarray:
+        """[λ, tensor]"""
+        rows = []
+        for weights in self.line(alignment):
+            gap = (weights - self.first).double()
+            tensors = [part for layer in self.network.layers(gap) for part in layer]
+            rows.append([tensor.norm().item() for tensor in (*tensors, gap)])
+        return np.array(rows)
+
+
+@pytest.fixture(params=[True, False], ids=["by activation", "by weight"])
+def direct(request, run, data_dir):
+    """A run's directory, and what its networks have when they are looked at one by one."""
+    directory = run("shallow", by_activation=request.param)
+    direct = Direct(directory, data_dir)
+    direct.directory, direct.method = directory, 0 if request.param else 1
+    # what would not be told apart could be mixed up
+    assert len({tuple(end.tolist()) for end in direct.ends}) == 3
+    return direct
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("by_weight", "by_activation"), ("lerning_rate", "learning_rate"), ("data_set", "dataset"),
+     ("epochs", "num_epochs")],
+)  # fmt: skip
+def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
+    with pytest.raises(UserError, match=f"--{given}; the nearest there is: --{meant}."):
+        load_configs(NetMatchingConfig, "MNIST_net_matching", [f"--{given}"])
+
+
+def test_results_are_those_of_the_networks_it_leaves(direct):
+    results = load_results(direct.directory)
+    for name, values in direct.scored.items():
+        # of an image on the border of two classes rounding may make an error
+        np.testing.assert_allclose(
+            results[name][-1], values, rtol=1e-5, atol=1e-3 * ("error" in name)
+        )
+    for k in range(3):
+        np.testing.assert_allclose(
+            results["distance"][-1, k], direct.distance(k), rtol=1e-4, atol=1e-6
+        )
+    per_layer = [layer_transpositions(found.permutation) for found in direct.found]
+    assert results["alignment_transpositions"][-1].tolist() == per_layer
+    matcher = direct.matchers[direct.method]
+    for k, alignment in enumerate((0, 1 + direct.method)):
+        along = [layer_transpositions(matcher(w).permutation) for w in direct.line(alignment)]
+        assert results["transpositions"][-1, k].tolist() == along
+
+
+def test_records_and_summary_are_those_of_the_networks_it_leaves(direct):
+    totals = [0, *(num_transpositions(found.permutation) for found in direct.found)]
+    *_, last = (direct.directory / "metrics.jsonl").read_text().splitlines()
+    height, close = direct.barriers["test_loss"], {"rel": 1e-4, "abs": 1e-5}
+    assert json.loads(last) == {
+        "epoch": EPOCHS,
+        "test_loss": pytest.approx(direct.scored["test_loss"][0, 0], **close),
+        "test_error": pytest.approx(direct.scored["test_error"][0, 0], abs=2e-4),
+        "test_barrier_as_is": pytest.approx(height[0], **close),
+        "test_barrier_by_activation": pytest.approx(height[1], **close),
+        "test_barrier_by_weight": pytest.approx(height[2], **close),
+        "transpositions_by_activation": totals[1],
+        "transpositions_by_weight": totals[2],
+    }
+    summary = json.loads((direct.directory / "summary.json").read_text())
+    for k, name in enumerate(("as is", "by activation", "by weight")):
+        for kind in ("train_loss", "test_loss"):
+            expected = pytest.approx(direct.barriers[kind][k], **close)
+            assert summary[name][f"{kind}_barrier"] == expected
+        expected = pytest.approx(direct.barriers["test_error"][k], abs=4e-4)
+        assert summary[name]["test_error_barrier"] == expected
+        assert summary[name]["transpositions"] == totals[k]
+        assert summary[name]["transpositions_per_layer"] == [totals[k]]
+
+
+def test_what_is_said_of_all_epochs_holds_for_them(run):
+    directory = run("epochs")
+    summary = json.loads((directory / "summary.json").read_text())
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for name in ("by activation", "by weight"):
+        found = [r[f"transpositions_{name.replace(' ', '_')}"] for r in records]
+        heights = [r[f"test_barrier_{name.replace(' ', '_')}"] for r in records]
+        assert summary[name]["over_epochs"] == {
+            "least_transpositions": min(found),
+            "most_transpositions": max(found),
+            "largest_test_loss_barrier": max(heights),
+            "epoch_of_largest": heights.index(max(heights)),
+        }
+        assert min(found) < max(found)
+    assert summary["as is"]["over_epochs"]["most_transpositions"] == 0
+
+
+def test_units_that_respond_alike_are_in_the_summary(run, monkeypatch, capsys):
+    """Units that begin as copies stay so: two of W_0, three of W_1."""
+    drawn = []
+
+    def with_copies(network, random):
+        weights = initial_weights(network, random)
+        (incoming, bias), (outgoing, _) = network.layers(weights)
+        for tensor in (incoming, bias, outgoing.T):
+            tensor[1 : 2 + len(drawn)] = tensor[0].clone()
+        bias[: 2 + len(drawn)] = 1  # and live
+        drawn.append(weights)
+        return weights
+
+    monkeypatch.setattr("MNIST_net_matching.initial_weights", with_copies)
+    directory = run("tied", num_epochs=1)
+    undecided = json.loads((directory / "summary.json").read_text())["undecided"]
+    assert (undecided["tied"], undecided["reference_tied"]) == (3, 2)
+    assert "respond just as another one: 3 of W_1, 2 of W_0" in capsys.readouterr().out
+
+
+def test_several_layers_are_told_one_by_one(run, capsys):
+    directory = run("layers", hidden_sizes=[12, 9], num_epochs=1)
+    found = load_results(directory)["alignment_transpositions"][-1]
+    summary = json.loads((directory / "summary.json").read_text())
+    printed = capsys.readouterr().out
+    for name, layers in zip(("by activation", "by weight"), found.tolist(), strict=True):
+        assert summary[name]["transpositions_per_layer"] == layers
+        assert summary[name]["transpositions"] == sum(layers)
+        (line,) = [line for line in printed.splitlines() if line.startswith(name)]
+        assert line.endswith(f" points {sum(layers):6}  ({layers[0]} + {layers[1]})")
 
 
 def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):

@@ -13,6 +13,7 @@ from utils.mlp import Network, logits
 from utils.runs import Run, Stopped
 from utils.wandb_log import NoWandb
 
+import numpy as np
 import pytest
 import torch
 
@@ -129,7 +130,89 @@ def test_what_is_undone_is_compared_with_no_transposition(run, capsys):
         found = [sum(r["found"]) for r in records if r["stage"] == stage]
         gaps = [abs(a - b) for a, b in zip(found, expected, strict=True)]
         assert summary[stage]["mean_change"] == pytest.approx(sum(gaps) / 3)
+        assert summary[stage]["max_change"] == max(gaps)
     assert "Expected is the NoT planted, and 0 where that is undone." in capsys.readouterr().out
+
+
+def fake_records(run, monkeypatch, stages: dict[str, list], **settings) -> dict:
+    """The summary of a run whose pairs have NoT and barriers as given, one triple after another."""
+    waiting = {stage: iter(found) for stage, found in stages.items()}
+
+    def made_up(network, data, config, pair, trained):
+        return [
+            dict(zip(("planted", "found", "test_loss_barrier"), next(given), strict=True))
+            | {"stage": stage, "hidden_sizes": network.sizes[1:-1], "distance": {"total": 1.0},
+               "train_loss_barrier": 0.0}
+            for stage, given in waiting.items()
+        ]  # fmt: skip
+
+    monkeypatch.setattr("MNIST_number_of_transpositions.measure_pair", made_up)
+    monkeypatch.setattr("MNIST_number_of_transpositions.announce_work", lambda *arguments: None)
+    pairs = len(stages["trained"])
+    directory = run("made_up", num_runs=1, num_epochs=1, num_perm_exps=pairs, **settings)
+    return json.loads((directory / "summary.json").read_text())
+
+
+def test_the_summary_of_known_records(run, monkeypatch, capsys):
+    """Two hidden layers; every number differs from every other."""
+    planted = [[1, 1], [5, 4], [11, 8], [2, 0]]
+    found = [[2, 3], [5, 2], [9, 7], [4, 4]]
+    heights = [0.25, 0.1, 0.8, 0.3]
+    summary = fake_records(
+        run, monkeypatch, hidden_sizes=[12, 9],
+        stages={
+            "initial": [(p, p, 0.0) for p in planted],
+            "trained": list(zip(planted, found, heights, strict=True)),
+            "undone": [(p, [1, k], -0.5) for k, p in enumerate(planted)],
+        },
+    )  # fmt: skip
+    assert summary["trained"] == {
+        "mean_found": 36 / 4,
+        "mean_found_per_layer": [20 / 4, 16 / 4],
+        "mean_change": (3 + 2 + 3 + 6) / 4,
+        "mean_change_per_layer": [(1 + 0 + 2 + 2) / 4, (2 + 2 + 1 + 4) / 4],
+        "max_change": 6,
+        "mean_test_loss_barrier": pytest.approx(1.45 / 4),
+        "least_planted": 2,
+        "test_loss_barrier_at_least_planted": pytest.approx(0.275),  # of two pairs
+        "most_planted": 19,
+        "test_loss_barrier_at_most_planted": pytest.approx(0.8),
+        # ranks of planted 1.5, 3, 4, 1.5; of found 1, 2, 4, 3; of barriers 2, 1, 4, 3
+        "rank_correlation_planted_found": pytest.approx(spearman([1.5, 3, 4, 1.5], [1, 2, 4, 3])),
+        "rank_correlation_planted_barrier": pytest.approx(spearman([1.5, 3, 4, 1.5], [2, 1, 4, 3])),
+    }
+    assert summary["initial"]["max_change"] == 0
+    assert summary["undone"]["mean_change"] == (1 + 2 + 3 + 4) / 4
+    assert summary["undone"]["mean_change_per_layer"] == [1, 1.5]
+    assert summary["undone"]["rank_correlation_planted_barrier"] is None  # it does not vary
+    printed = capsys.readouterr().out
+    assert "trained         9.0                3.5                       0.3625" in printed
+    assert "0.3625   NoT 5.0 + 4.0\n" in printed
+
+
+def spearman(first: list[float], second: list[float]) -> float:
+    """The correlation of ranks."""
+    return np.corrcoef(first, second)[0, 1]
+
+
+def test_one_pair_has_no_rank_correlation(run, monkeypatch, capsys):
+    stages = {stage: [([3], [3], 0.1)] for stage in ("initial", "trained", "undone")}
+    summary = fake_records(run, monkeypatch, stages)
+    assert summary["trained"]["rank_correlation_planted_barrier"] is None
+    printed = capsys.readouterr().out
+    assert "barrier after training: undefined, as one of them is always the same" in printed
+    assert "nan" not in printed
+
+
+def test_undoing_what_was_planted_must_not_change_the_function(run, monkeypatch):
+    def forget_the_outgoing_weights(network, weights, permutation):
+        moved = weights.clone()
+        network.layers(moved)[0][0][:] = network.layers(weights)[0][0][permutation[0]]
+        return moved
+
+    monkeypatch.setattr("utils.matching.permute_weights", forget_the_outgoing_weights)
+    with pytest.raises(AssertionError, match="changed the network's logits"):
+        run("broken", num_runs=1, num_epochs=1)
 
 
 def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, data_dir):

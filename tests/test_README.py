@@ -221,3 +221,45 @@ def barrier_lines(numbers: dict) -> list[str]:
 def test_numbers_are_those_of_the_committed_report(lines):
     for line in lines(laptop_numbers()):
         assert f"\n{line}\n" in README
+
+
+SENTENCES = {
+    ("transpositions", "trained"): (
+        "differs by {mean_change:.1f} on average, by",
+        "on average, by {max_change} at most |",
+        "from {test_loss_barrier_at_least_planted:.3f} nats at NoT {least_planted} to",
+        "to {test_loss_barrier_at_most_planted:.3f} at {most_planted}; rank",
+        "; rank correlation {rank_correlation_planted_barrier:.3f} |",
+    ),
+    ("transpositions", "undone"): (
+        "planted permutation undone | near zero | {mean_test_loss_barrier:.3f} nats on average |",
+    ),
+    ("net_matching", "by activation", "over_epochs"): (
+        "NoT of that rebasin is {least_transpositions} to {most_transpositions} at every epoch",
+        "(the largest left is {largest_test_loss_barrier:.2f} nats, after the",
+    ),
+}  # what README says of a run, where in its summary its numbers are
+
+
+def said_of(numbers: dict) -> list[str]:
+    """The sentences with these numbers in them, of those that there are numbers for."""
+    said = []
+    for (kind, *path), sentences in SENTENCES.items():
+        found = numbers["runs"][kind]["summary"]
+        for name in path:
+            found = found.get(name, {})
+        for sentence in sentences:
+            if all(name in found for name in re.findall(r"{(\w+)", sentence)):
+                said.append(sentence.format(**found).replace("-0.000", "0.000"))
+    return said
+
+
+def test_sentences_are_those_of_the_committed_report():
+    numbers = laptop_numbers()
+    said, readme = said_of(numbers), " ".join(README.split())
+    assert len(said) >= 3
+    for sentence in said:
+        assert sentence in readme
+    over_epochs = numbers["runs"]["net_matching"]["summary"]["by activation"].get("over_epochs")
+    if over_epochs:
+        assert over_epochs["epoch_of_largest"] == 1  # "after the first epoch"

@@ -105,6 +105,19 @@ def test_a_path_is_matched_as_its_networks_one_by_one():
             assert torch.equal(perm, alone)
 
 
+def test_lines_to_several_networks_are_those_to_each_alone(network):
+    first, second = pair(network)
+    ends = torch.stack([second, -second, first])
+    images, labels = points()
+    together = Path(network, first, ends, LAMBDAS)
+    scores = score(together, images, labels)
+    for k, end in enumerate(ends):
+        alone, here = Path(network, first, end, LAMBDAS), slice(6 * k, 6 * k + 6)
+        assert torch.equal(together.weights[here], alone.weights)
+        assert torch.equal(scores.loss[here], score(alone, images, labels).loss)
+        assert torch.equal(scores.error[here], score(alone, images, labels).error)
+
+
 def test_distances_per_tensor():
     network = Network((2, 2, 1))
     first = torch.zeros(network.num_weights)

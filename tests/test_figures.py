@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 EPOCHS, FRACTIONS, SIZE = 4, 5, 30
 ALIGNMENTS = ("as is", "by activation", "by weight")
+SECOND_NETWORKS = ("W₁ as is", "W₁ rebased by activation", "W₁ rebased by weight")
 
 
 @pytest.fixture(params=[1, 2], ids=ALIGNMENTS[1:])
@@ -21,6 +22,7 @@ def dynamics(request, tmp_path):
     bumps = np.array([0.8, 0.1, 0.2])[:, None] * [0, 1, 0.5, 0.2, 0]  # highest before the middle
     losses = falling + bumps
     ramp = np.ones((EPOCHS, 3, 1, 1)) * fractions[:, None]
+    of_each = 1 + np.arange(EPOCHS * 3).reshape(EPOCHS, 3)  # of every epoch and alignment its own
     path = tmp_path / "training_dynamics.npz"
     np.savez(
         path,
@@ -30,9 +32,9 @@ def dynamics(request, tmp_path):
         rebased=request.param,
         hidden_sizes=[SIZE],
         tensors=["W1", "b1", "W2", "b2", "total"],
-        distance=ramp * np.arange(1, 6),
-        transpositions=(ramp[:, :2] * 20).astype(int),
-        alignment_transpositions=np.full((EPOCHS, 2, 1), [[25], [27]]),
+        distance=ramp * np.arange(1, 6) * of_each[:, :, None, None],
+        transpositions=(ramp[:, :2] * 20 * of_each[:, :2, None, None]).astype(int),
+        alignment_transpositions=[[[25 - epoch], [27 + epoch]] for epoch in range(EPOCHS)],
         undecided=np.zeros((EPOCHS, 3), int),
         **{f"{part}_{kind}": losses for part in ("train", "test") for kind in ("loss", "error")},
     )
@@ -62,6 +64,16 @@ def line_of(axis, label: str) -> np.ndarray:
     return line.get_ydata()
 
 
+def ticks_of(bar) -> list[float]:
+    """The ticks of a colour bar that are seen."""
+    low, high = bar.get_ylim()
+    return [tick for tick in bar.get_yticks() if low <= tick <= high]
+
+
+def ticks_are_whole(ticks) -> bool:
+    return all(tick == round(tick) for tick in ticks)
+
+
 def assert_readable(figure: Figure) -> None:
     """Every panel says what its axes are, keeps off the others, and the PNG is sharp in print."""
     figure.draw_without_rendering()
@@ -70,12 +82,15 @@ def assert_readable(figure: Figure) -> None:
     assert not any(one.overlaps(other) for one, other in combinations(places, 2))
     for axis in figure.axes:
         assert axis.get_ylabel()
+        label = axis.yaxis.label.get_window_extent()
+        assert 0 <= label.y0 <= label.y1 <= figure.bbox.height  # all of it
         assert axis.get_xlabel() or axis.get_label() == "<colorbar>"
 
 
 def test_losses_along_the_line(dynamics):
     figure = figures.loss_along_line(dynamics)
     assert_readable(figure)
+    assert all(ticks_are_whole(axis.get_yticks()) for axis in figure.axes[:6])
     results = np.load(dynamics)
     surfaces = [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
     assert len(surfaces) == 6
@@ -98,7 +113,16 @@ def test_losses_of_zero_can_be_drawn(dynamics):
         results = dict(archive)
     results["train_loss"][-1, :, [0, -1]] = 0
     np.savez(dynamics, **results)
-    assert_readable(figures.loss_along_line(dynamics))
+    figure = figures.loss_along_line(dynamics)
+    assert_readable(figure)
+    bars = [axis for axis in figure.axes if axis.get_label() == "<colorbar>"]
+    many, few = (ticks_of(bar) for bar in bars)  # decades
+    assert all(np.log10(tick) == pytest.approx(round(np.log10(tick))) for tick in many)
+    assert len(many) >= 3
+    assert few == pytest.approx([0.1, 0.2, 0.5, 1])
+    for bar in bars:
+        places = [label.get_window_extent() for label in bar.get_yticklabels()]
+        assert not any(one.overlaps(other) for one, other in combinations(places, 2))
 
 
 def test_barriers(dynamics):
@@ -107,11 +131,16 @@ def test_barriers(dynamics):
     loss, error, moves = figure.axes
     assert loss.get_ylabel() == "largest test loss barrier over λ [nats]"
     assert error.get_ylabel() == "largest test error barrier over λ [points]"
-    for name, height in zip(ALIGNMENTS, (0.8, 0.1, 0.2), strict=True):
+    for name, height in zip(SECOND_NETWORKS, (0.8, 0.1, 0.2), strict=True):
         assert line_of(loss, name) == pytest.approx([height] * EPOCHS)
         assert line_of(error, name) == pytest.approx([100 * height] * EPOCHS)
-    assert line_of(moves, "by activation").tolist() == [25] * EPOCHS
-    assert line_of(moves, "by weight").tolist() == [27] * EPOCHS
+    assert line_of(moves, "W₁ rebased by activation").tolist() == [25, 24, 23, 22]
+    assert line_of(moves, "W₁ rebased by weight").tolist() == [27, 28, 29, 30]
+    assert ticks_are_whole(loss.get_xticks())
+    (legend,) = figure.legends  # off the panels, where lines are
+    told = [text.get_text() for text in legend.get_texts()]
+    assert told == [*SECOND_NETWORKS, "random: n − Hₙ = 26", "identity: 0"]
+    assert not any(axis.get_legend() for axis in figure.axes)
     assert line_of(moves, "identity: 0")[0] == 0 > moves.get_ylim()[0]
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
 
@@ -120,8 +149,19 @@ def test_along_the_line(dynamics):
     figure = figures.along_line(dynamics)
     assert_readable(figure)
     distance, moves = figure.axes
-    assert distance.lines[0].get_ydata() == pytest.approx(5 * np.linspace(0, 1, FRACTIONS))
-    assert moves.lines[0].get_ydata().tolist() == [0, 5, 10, 15, 20]
+    results = np.load(dynamics)
+    rebased = int(results["rebased"])
+    shown = [
+        (0, 0, "W₁ as is, untrained"),
+        (0, rebased, f"{SECOND_NETWORKS[rebased]}, untrained"),
+        (EPOCHS - 1, 0, "W₁ as is, trained"),
+        (EPOCHS - 1, rebased, f"{SECOND_NETWORKS[rebased]}, trained"),
+    ]
+    for number, (epoch, alignment, label) in enumerate(shown):
+        total = results["distance"][epoch, alignment, :, -1]
+        assert np.array_equal(line_of(distance, label), total)
+        found = results["transpositions"][epoch, min(alignment, 1), :, 0]
+        assert np.array_equal(moves.lines[number].get_ydata(), found)
     assert line_of(moves, "identity: 0")[0] == 0
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
 
@@ -162,8 +202,23 @@ def test_bands_are_over_runs_alone(records):
     records.write_text("".join(json.dumps(record) + "\n" for record in run + again))
     for axis in figures.transpositions(records).axes:
         assert len(axis.collections) == 0
+
+
+def test_a_line_goes_once_through_pairs_of_the_same_planted_transpositions(records):
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    again = [r | {"pair": 3, "found": [20 + 4 * r["run"]]} for r in lines if r["pair"] == 1]
+    records.write_text("".join(json.dumps(record) + "\n" for record in lines + again))
     moves = figures.transpositions(records).axes[0]
-    assert line_of(moves, "after training").tolist() == [0, 14, 20, 28]
+    (line,) = [line for line in moves.lines if line.get_label() == "after training"]
+    # of 14 and 20 in the first run, 16 and 24 in the second
+    assert line.get_xydata().tolist() == [[1, 1], [15, 18.5], [29, 29]]
+    points = moves.lines[moves.lines.index(line) + 1]
+    assert points.get_linestyle() == "None"
+    assert points.get_xydata().tolist() == [[1, 1], [15, 15], [15, 22], [29, 29]]
+    edges = moves.collections[1].get_paths()[0].vertices
+    at_15 = edges[edges[:, 0] == 15, 1]
+    # the runs' means are 17 and 20
+    assert (at_15.min(), at_15.max()) == pytest.approx((18.5 - 4.5**0.5, 18.5 + 4.5**0.5))
 
 
 def test_recovery(tmp_path):

@@ -185,7 +185,8 @@ def test_dead_and_equal_units_are_counted_and_go_back_to_their_places():
     weights = with_dead_and_equal_units()
     matcher = ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))
     itself = matcher(weights)
-    assert (itself.dead, itself.reference_dead, itself.tied) == (2, 2, 2)
+    assert (itself.dead, itself.reference_dead) == (2, 2)
+    assert (itself.tied, itself.reference_tied) == (2, 2)
     dead = torch.tensor([3, 8])
     assert torch.equal(itself.permutation[0][dead], dead)
     planted = any_permutation(SHALLOW, 1)
@@ -230,19 +231,20 @@ def test_a_dead_layer_is_matched_by_cosines():
         assert not same(found, identity(SHALLOW))
 
 
-def test_dead_units_of_the_network_and_of_the_reference_are_told_apart():
+def test_dead_and_equal_units_of_the_network_and_of_the_reference_are_told_apart():
     living = rescaled(initial_weights(SHALLOW, random(0)), 0)
     found = ActivationMatcher(SHALLOW, living, images_for(SHALLOW))(with_dead_and_equal_units())
-    assert (found.dead, found.reference_dead) == (2, 0)
+    assert (found.dead, found.reference_dead, found.tied, found.reference_tied) == (2, 0, 2, 0)
     found = ActivationMatcher(SHALLOW, with_dead_and_equal_units(), images_for(SHALLOW))(living)
-    assert (found.dead, found.reference_dead) == (0, 2)
+    assert (found.dead, found.reference_dead, found.tied, found.reference_tied) == (0, 2, 0, 2)
 
 
 @pytest.mark.parametrize("method", ["weight", "cosine"])
 def test_what_a_matcher_does_not_look_at_it_does_not_count(method):
     weights = with_dead_and_equal_units()
     found = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))(weights)
-    assert (found.dead, found.reference_dead, found.tied) == (None, None, None)
+    assert (found.dead, found.reference_dead) == (None, None)
+    assert (found.tied, found.reference_tied) == (None, None)
 
 
 def test_ordinary_networks_have_no_ties():
@@ -305,6 +307,24 @@ def test_the_start_by_cosines_beats_several_tries_from_the_identity(seed):
     assert found > max(end.objective for end in tries)
 
 
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_starts_but_the_identity_do_not_depend_on_the_order_of_units(seed):
+    reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
+    matcher = WeightMatcher(DEEP, reference)
+    copy = permute_weights(DEEP, other, any_permutation(DEEP, 9))
+    begun, ended = [], []
+    for weights in (other, copy):
+        starts = list(matcher._starts(weights))
+        ends = [list(matcher.descend(weights, start, random(0)))[-1] for start in starts]
+        begun.append([permute_weights(DEEP, weights, start) for start in starts])
+        ended.append([end.objective for end in ends])
+    assert len(begun[0]) == 2 + matcher.restarts
+    assert not torch.equal(begun[0][0], begun[1][0])
+    assert len({tuple(start.tolist()) for start in begun[0]}) == len(begun[0])
+    assert all(torch.equal(a, b) for a, b in zip(begun[0][1:], begun[1][1:], strict=True))
+    assert ended[0][1:] == pytest.approx(ended[1][1:])
+
+
 def test_restarts_can_only_help():
     def objective(seed, restarts):
         reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
@@ -356,6 +376,20 @@ def test_a_single_pair_of_units_moved_by_half_is_noticed():
         outgoing[:, [a, b]] = outgoing[:, [b, a]]
         with pytest.raises(AssertionError, match="changed the network's logits"):
             check_same_function(SHALLOW, weights, broken)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("part", ["incoming", "bias", "outgoing"])
+def test_half_a_move_of_units_that_are_dead_is_noticed(layer, part):
+    """No input tells: the logits stay what they were."""
+    weights = initial_weights(DEEP, random(0))
+    DEEP.layers(weights)[layer][1][[3, 8]] = torch.tensor([-100.0, -101])
+    broken = weights.clone()
+    (incoming, bias), (outgoing, _) = DEEP.layers(broken)[layer : layer + 2]
+    rows = {"incoming": incoming, "bias": bias, "outgoing": outgoing.T}[part]
+    rows[[3, 8]] = rows[[8, 3]]
+    with pytest.raises(AssertionError, match=f"took a unit of hidden layer {layer + 1} apart"):
+        check_same_function(DEEP, weights, broken)
 
 
 def test_a_gaussian_is_moved_as_a_whole():
@@ -411,6 +445,33 @@ def test_iterated_mean_needs_samples_that_can_be_gone_through_again():
     samples = (initial_weights(SHALLOW, random(k)) for k in range(3))
     with pytest.raises(UserError, match="but a generator only once: give a list"):
         iterated_mean(SHALLOW, samples, lambda reference: WeightMatcher(SHALLOW, reference))
+
+
+def test_a_misspelt_method_is_refused_in_a_sentence():
+    weights = initial_weights(SHALLOW, random(0))
+    with pytest.raises(UserError, match="no matching by 'cos'; there is: activation, weight, cos"):
+        make_matcher("cos", SHALLOW, weights, images_for(SHALLOW))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_network_without_hidden_layers_has_nothing_to_match(method):
+    network = Network((12, 4))
+    weights = initial_weights(network, random(0))
+    moved = rebase(network, weights, make_matcher(method, network, weights, images_for(network)))
+    assert moved.matching.permutation == []
+    assert torch.equal(moved.weights, weights)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reference_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_of_either_precision_are_matched(method, reference_dtype, dtype):
+    weights = initial_weights(DEEP, random(0))
+    planted = any_permutation(DEEP, 1)
+    matcher = make_matcher(method, DEEP, weights.to(reference_dtype), images_for(DEEP))
+    moved = rebase(DEEP, permute_weights(DEEP, weights, planted).to(dtype), matcher)
+    assert same(moved.matching.permutation, invert(planted))
+    assert torch.equal(moved.weights, weights.to(dtype))
 
 
 @pytest.mark.parametrize("method", METHODS)

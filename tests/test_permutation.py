@@ -192,9 +192,12 @@ def test_what_cannot_index_is_refused(perm, reason):
 
 @pytest.mark.parametrize(
     "permutation",
-    [torch.tensor([1, 0, 2]), torch.tensor(1), np.array([1, 0, 2]), [1, 0, 2], 3, None],
-    ids=["tensor", "scalar", "numpy", "numbers", "number", "None"],
-)
+    [
+        torch.tensor([1, 0, 2]), torch.tensor(1), np.array([1, 0, 2]), [1, 0, 2], 3, None,
+        (perm for perm in [torch.tensor([1, 0, 2])]),
+    ],
+    ids=["tensor", "scalar", "numpy", "numbers", "number", "None", "generator"],
+)  # fmt: skip
 def test_what_is_no_list_of_tensors_is_refused(permutation):
     network = Network((2, 3, 2))
     weights = torch.zeros(network.num_weights)

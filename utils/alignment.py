@@ -12,7 +12,7 @@ from utils.compact import (
     merge_all,
 )
 from utils.evaluation import Column, PartAverages
-from utils.matching import Matcher, Matching, Rebased, rebase
+from utils.matching import Matcher, Matching, Rebased, move, rebase
 from utils.mlp import Network
 from utils.permutation import Permutation, compose, hidden_sizes, permute_weights
 from utils.predict import class_probabilities
@@ -133,7 +133,7 @@ def _rebase(
 ) -> Rebased:
     if permutation is None:
         return rebase(network, weights, matcher)
-    return Rebased(permute_weights(network, weights, permutation), Matching(permutation))
+    return Rebased(move(network, weights, permutation), Matching(permutation))
 
 
 @dataclass(frozen=True)

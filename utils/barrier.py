@@ -23,28 +23,33 @@ class Path:
     """The networks W_λ; they can be scored and matched like any other `matching.Stack`.
 
     The first layer's values before the activation are linear in the weights, so those of every
-    W_λ lie on the line between those of the ends: two products make them for all λ.
+    W_λ lie on the line between those of the ends: two products make them for all λ. Lines from
+    W_0 to several W_1 come one after the other, and share W_0's.
     """
 
     network: Network
     first: Tensor  # W_0 [d]
-    second: Tensor  # W_1 [d]
+    second: Tensor  # W_1 [d], or several [K, d]
     fractions: Sequence[float]  # the λ
 
     @cached_property
     def weights(self) -> Tensor:
-        """[λ, d]"""
-        return torch.stack([torch.lerp(self.first, self.second, at) for at in self.fractions])
+        """[λ, d], or [K λ, d]"""
+        ends = torch.atleast_2d(self.second)
+        lines = [torch.lerp(self.first, end, at) for end in ends for at in self.fractions]
+        return torch.stack(lines)
 
     def outputs(self, rows: Tensor) -> Iterator[list[Tensor]]:
         """Hidden activations and logits of each W_λ on some images."""
         activation = ACTIVATIONS[self.network.activation]
         # A flat vector without its first layer is that of the network without its first layer.
         upper = Network(self.network.sizes[1:], self.network.activation)
-        start, end = (self._first_layer(weights, rows) for weights in (self.first, self.second))
-        for at, weights in zip(self.fractions, self.weights, strict=True):
-            hidden = activation(torch.lerp(start, end, at))
-            yield [hidden, *layer_outputs(upper, weights[-upper.num_weights :], hidden)]
+        start, line = self._first_layer(self.first, rows), iter(self.weights)
+        for second in torch.atleast_2d(self.second):
+            end = self._first_layer(second, rows)
+            for at in self.fractions:
+                hidden = activation(torch.lerp(start, end, at))
+                yield [hidden, *layer_outputs(upper, next(line)[-upper.num_weights :], hidden)]
 
     def _first_layer(self, weights: Tensor, rows: Tensor) -> Tensor:
         weight, bias = self.network.layers(weights)[0]

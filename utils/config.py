@@ -259,8 +259,20 @@ def _convert(config_class, key: str, value, source: str):
 
 
 def _unknown_key(key: str, source: str, names: list[str]) -> str:
-    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0)
-    return f"Unknown setting {source}; the nearest there is: {nearest[0]}."
+    nearest = _nearest(str(key), names)
+    return f"Unknown setting {source}; the nearest there is: {nearest}."
+
+
+def _nearest(key: str, names: list[str]) -> str:
+    """The name that is meant by a misspelt one; else one with words of it, as of --by_weight."""
+    for misspelt in difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+        return misspelt
+
+    def likeness(name: str) -> tuple[int, float]:
+        words = (set(text.lstrip("-").split("_")) for text in (key, name))
+        return len(set.intersection(*words)), difflib.SequenceMatcher(None, name, key).ratio()
+
+    return max(names, key=likeness)
 
 
 def _check_limits(value, limits: dict, source: str) -> None:

@@ -5,6 +5,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines di
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 from utils.barrier import barrier
@@ -31,6 +32,8 @@ STYLE = {
     "figure.constrained_layout.w_pad": 0.1,  # [inches], that labels keep off the next panel
     "figure.constrained_layout.h_pad": 0.1,
 }
+
+WHOLE_NUMBERS = partial(MaxNLocator, 6, steps=[1, 2, 5, 10], integer=True)  # where ticks are
 
 
 styled = rc_context(STYLE)  # decorates the functions that draw
@@ -141,7 +144,8 @@ def loss_along_line(source: Path) -> Figure:
             axis.set_title(f"{title}\nlargest barrier, trained: {height:.3f} nats")
         bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
-        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        decades = np.log10(scale.vmax / scale.vmin)
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
         bar.ax.yaxis.set_major_formatter("{x:g}")
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
@@ -160,6 +164,7 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
     lines = axis.contour(*where, levels=levels, colors="white", linewidths=0.7)
     axis.grid(False)
     axis.set(xlabel=FRACTION_LABEL, ylabel="epoch")
+    axis.yaxis.set_major_locator(WHOLE_NUMBERS())
     return image, lines
 
 
@@ -167,8 +172,8 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 def barriers(source: Path) -> Figure:
     """What each alignment of W₁ leaves of the largest barrier over λ, in training, and its NoT."""
     results = np.load(source)
-    epochs, names = results["epochs"], [str(name) for name in results["alignments"]]
-    figure, (axes,) = panels(1, 3, height=3)
+    epochs, names = results["epochs"], [_second_network(results, k) for k in range(3)]
+    figure, (axes,) = panels(1, 3, height=3.6)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
         (axes[1], "error", 100, "points"),
@@ -178,7 +183,6 @@ def barriers(source: Path) -> Figure:
             axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
         axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
-    axes[0].legend(title="W₁")
     for k, style in enumerate(ALIGNMENT_STYLES[1:]):
         found = results["alignment_transpositions"][:, k].sum(-1)
         axes[2].plot(epochs, found, label=names[k + 1], markersize=3, markevery=5, **style)
@@ -186,7 +190,10 @@ def barriers(source: Path) -> Figure:
     most = results["hidden_sizes"].sum()
     axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
     axes[2].set(ylim=(-0.05 * most, 1.05 * most))
-    axes[2].legend(loc="center right")
+    for axis in axes:
+        axis.xaxis.set_major_locator(WHOLE_NUMBERS())
+    baselines = axes[2].lines[-2:]
+    figure.legend(handles=[*axes[0].lines[:3], *baselines], loc="outside lower center", ncols=5)
     return figure
 
 
@@ -249,15 +256,17 @@ STAGE_NAMES = {
 def transpositions(source: Path) -> Figure:
     """Paper A's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
 
-    Lines are means over runs; with several runs, bands are one standard deviation to either side.
+    Points are pairs, on average over runs; lines go through the means of those of one NoT. With
+    several runs, bands are one standard deviation of these to either side.
     """
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
-    figure, (axes,) = panels(1, 3, height=3.3)
+    figure, (axes,) = panels(1, 3, height=3.7)
     _stage_lines(axes[0], records, lambda record: sum(record["found"]))
     _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
     _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
-    planted, mean, _ = _by_pair(records, "trained", lambda record: record["train_loss_barrier"])
-    axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label="after training, train loss")
+    planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
+    label = "after training, train loss"
+    (train_loss,) = axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label=label)
     most = max(sum(record["planted"]) for record in records)
     axes[0].plot(
         [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
@@ -270,38 +279,52 @@ def transpositions(source: Path) -> Figure:
     )
     for axis, label in zip(axes, labels, strict=True):
         axis.set(xlabel="NoT at initialisation", ylabel=label)
-        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    known = [*axes[0].lines, axes[2].lines[-1]]
-    figure.legend(handles=known, loc="outside lower center", ncols=3)
+        axis.xaxis.set_major_locator(WHOLE_NUMBERS())
+    known = [line for line in axes[0].lines if line.get_label()[0] != "_"]  # those with a name
+    figure.legend(handles=[*known, train_loss], loc="outside lower center", ncols=3)
     return figure
 
 
 def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
     for stage, style in STAGE_STYLES.items():
-        planted, mean, deviation = _by_pair(records, stage, measure)
-        axis.plot(planted, mean, label=STAGE_NAMES[stage], markersize=3, linewidth=1, **style)
+        planted, mean, deviation = _by_planted(records, stage, measure)
+        looks = style | {"markersize": 3, "linewidth": 1}
+        axis.plot(planted, mean, label=STAGE_NAMES[stage], markevery=[], **looks)
+        axis.plot(*_pairs(records, stage, measure), **looks | {"linestyle": "none"})
         if deviation is not None:
             axis.fill_between(
                 planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
             )
 
 
-def _by_pair(
+def _pairs(records: list[dict], stage: str, measure) -> tuple[list, list]:
+    """Each pair's planted NoT, and the mean over runs of what `measure` gives."""
+    values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["pair"]))
+    return [planted for planted, _ in values], [np.mean(found) for found in values.values()]
+
+
+def _by_planted(
     records: list[dict], stage: str, measure
 ) -> tuple[list, np.ndarray, np.ndarray | None]:
-    """Each pair's planted NoT, and mean and standard deviation over runs of what `measure` gives.
+    """The values of planted NoT, and mean and standard deviation over runs of what `measure` gives.
 
-    One run has no standard deviation. Pairs of small networks can have the same planted NoT.
+    Pairs of small networks can have the same planted NoT: those of a run count by their mean. One
+    run has no standard deviation.
     """
+    values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["run"]))
+    planted = sorted({planted for planted, _ in values})
+    table = np.array([np.mean(found) for found in values.values()]).reshape(len(planted), -1)
+    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None  # of [planted, run]
+    return planted, table.mean(1), deviation
+
+
+def _grouped(records: list[dict], stage: str, measure, key) -> dict[tuple, list]:
+    """What `measure` gives of a stage's records, gathered by `key` and in its order."""
     values = {}
     for record in records:
         if record["stage"] == stage:
-            pair = sum(record["planted"]), record["pair"]
-            values.setdefault(pair, []).append(measure(record))
-    pairs = sorted(values)
-    table = np.array([values[pair] for pair in pairs])  # [pair, run]
-    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None
-    return [planted for planted, _ in pairs], table.mean(1), deviation
+            values.setdefault(key(record), []).append(measure(record))
+    return dict(sorted(values.items()))
 
 
 # ---- how much noise rebasin stands: benchmarks/recovery.json

@@ -10,6 +10,7 @@ A matcher is built for a reference and called with the weights of the network to
 `rebase` moves the network and makes sure that its function stayed what it was.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from utils.config import UserError
 from utils.mlp import Network, hidden_activations, layer_outputs, logits
 from utils.permutation import (
     Permutation,
+    compose,
     hidden_sizes,
     identity,
     permute_weights,
@@ -52,7 +54,8 @@ class Matching:
     permutation: Permutation
     dead: int | None = None  # units of the network that no image activates
     reference_dead: int | None = None  # units of the reference that none activates
-    tied: int | None = None  # units that respond to the reference just as another one does
+    tied: int | None = None  # living units that respond to the reference just as another one does
+    reference_tied: int | None = None  # such units of the reference, beside the network
 
 
 Matcher = Callable[[Tensor], Matching]
@@ -60,6 +63,8 @@ Matcher = Callable[[Tensor], Matching]
 
 def make_matcher(method: str, network: Network, reference: Tensor, images: Tensor) -> Matcher:
     """The matcher of one of METHODS; only matching by activation looks at the images."""
+    if method not in METHODS:
+        raise UserError(f"There is no matching by {method!r}; there is: {', '.join(METHODS)}.")
     if method == "activation":
         return ActivationMatcher(network, reference, images)
     return {"weight": WeightMatcher, "cosine": CosineMatcher}[method](network, reference)
@@ -87,15 +92,17 @@ class ActivationMatcher:
     hidden layer is an assignment problem of its own, and its solution is exact. What the images
     cannot decide, where dead units go and which of several equal ones, the cosine of the incoming
     weights does: a network is matched to itself by the identity, and to its permuted copy by
-    the permutation, even so.
+    the permutation, even so. Images are cast to the precision of the weights.
     """
 
     def __init__(self, network: Network, reference: Tensor, images: Tensor):
         self.network, self.reference, self.images = network, reference, images
         sizes = hidden_sizes(network)
-        self._activations = [images.new_empty(len(images), size) for size in sizes]
+        self._activations = [
+            images.new_empty(len(images), size, dtype=reference.dtype) for size in sizes
+        ]
         for rows, kept in self._chunks():
-            values = hidden_activations(network, reference, rows)
+            values = hidden_activations(network, reference, rows.to(reference.dtype))
             for target, layer_values in zip(kept, values, strict=True):
                 target.copy_(layer_values)
         self._squares = [
@@ -110,6 +117,7 @@ class ActivationMatcher:
         sizes, device = hidden_sizes(self.network), self.images.device
         comparisons = [[_Comparison(size, device) for size in sizes] for _ in networks.weights]
         for rows, references in self._chunks():
+            rows = rows.to(networks.weights.dtype)
             for layers, outputs in zip(comparisons, networks.outputs(rows), strict=True):
                 for comparison, reference, values in zip(
                     layers, references, outputs[:-1], strict=True
@@ -118,10 +126,11 @@ class ActivationMatcher:
         pairs = zip(networks.weights, comparisons, strict=True)
         return [self._match(weights, layers) for weights, layers in pairs]
 
-    def _chunks(self) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+    def _chunks(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Some images, and views of what is kept of the reference's activations on them."""
-        kept = zip(*(layer.split(CHUNK_ROWS) for layer in self._activations), strict=True)
-        return zip(self.images.split(CHUNK_ROWS), kept, strict=True)
+        for start in range(0, len(self.images), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            yield self.images[chunk], [layer[chunk] for layer in self._activations]
 
     def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
         permutation, below = [], None
@@ -138,7 +147,11 @@ class ActivationMatcher:
             permutation,
             dead=sum(_num_dead(comparison.squares) for comparison in comparisons),
             reference_dead=sum(_num_dead(squares) for squares in self._squares),
-            tied=sum(comparison.num_tied() for comparison in comparisons),
+            tied=sum(_num_tied(each.similarity, each.squares) for each in comparisons),
+            reference_tied=sum(
+                _num_tied(each.similarity.T, squares)
+                for each, squares in zip(comparisons, self._squares, strict=True)
+            ),
         )
 
 
@@ -151,17 +164,8 @@ class _Comparison:
 
     def add(self, reference: Tensor, values: Tensor) -> None:
         """Products over a chunk are made in fp32; their sum Σ_n a_i(n) b_j(n) is in float64."""
-        self.similarity += reference.T @ values
+        self.similarity += reference.T @ values.to(reference.dtype)
         self.squares += _squares(values)
-
-    def num_tied(self) -> int:
-        """How many living units have the same similarities, to rounding, as another one."""
-        columns = self.similarity[:, self.squares > 0]
-        products = columns.T @ columns
-        lengths = products.diagonal()
-        squared_distances = lengths[:, None] + lengths - 2 * products
-        equal = squared_distances <= RESOLUTION**2 * lengths
-        return int((equal.sum(1) > 1).sum())
 
 
 def _squares(values: Tensor) -> Tensor:
@@ -171,6 +175,16 @@ def _squares(values: Tensor) -> Tensor:
 
 def _num_dead(squares: Tensor) -> int:
     return int((squares == 0).sum())
+
+
+def _num_tied(similarity: Tensor, squares: Tensor) -> int:
+    """How many living units, the columns, have the same similarities, to rounding, as another."""
+    columns = similarity[:, squares > 0]
+    products = columns.T @ columns
+    lengths = products.diagonal()
+    squared_distances = lengths[:, None] + lengths - 2 * products
+    equal = squared_distances <= RESOLUTION**2 * lengths
+    return int((equal.sum(1) > 1).sum())
 
 
 def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
@@ -201,7 +215,9 @@ class WeightMatcher:
     Given the permutations of its neighbours, a layer's is an assignment problem. With one hidden
     layer that is all; with several, layers take turns at random until none of them can gain
     anything. That is a local optimum, so the best of several ends counts: from the identity, from
-    the matching by cosines, and from `restarts` random permutations.
+    the matching by cosines, and from `restarts` random permutations of what that leads to. All
+    but the first begin at the same network whatever the order its hidden units come in; the
+    identity begins at the network as it comes, and is there so that matching never worsens it.
     """
 
     def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
@@ -220,12 +236,14 @@ class WeightMatcher:
     def _starts(self, weights: Tensor) -> Iterator[Permutation]:
         yield identity(self.network)
         sizes = hidden_sizes(self.network)
-        if len(sizes) == 1:
+        if len(sizes) <= 1:
             return  # every start leads to the one best assignment
-        yield CosineMatcher(self.network, self.reference)(weights).permutation
+        by_cosines = CosineMatcher(self.network, self.reference)(weights).permutation
+        yield by_cosines
         for number in range(self.restarts):
             random = generator(self.seed, "weight_matching_start", number)
-            yield [torch.randperm(size, generator=random) for size in sizes]
+            drawn = [torch.randperm(size, generator=random) for size in sizes]
+            yield compose(by_cosines, drawn)
 
     def descend(
         self, weights: Tensor, start: Permutation, random: torch.Generator
@@ -321,9 +339,14 @@ def rebase(network: Network, weights: Tensor, matcher: Matcher) -> Rebased:
     """The network with its hidden units where they match the matcher's reference best."""
     _check_finite(weights)  # not every weight takes part in the matching
     matching = matcher(weights)
-    moved = permute_weights(network, weights, matching.permutation)
+    return Rebased(move(network, weights, matching.permutation), matching)
+
+
+def move(network: Network, weights: Tensor, permutation: Permutation) -> Tensor:
+    """The network with its hidden units in their new places, and its function as it was."""
+    moved = permute_weights(network, weights, permutation)
     check_same_function(network, weights, moved)
-    return Rebased(moved, matching)
+    return moved
 
 
 def rebase_all(network: Network, samples: Iterable[Tensor], matcher: Matcher) -> Iterator[Rebased]:
@@ -341,9 +364,10 @@ def rebase_gaussian(
 
 
 def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
-    """Compare the two networks' logits, in float64, on a few random inputs.
+    """Compare the two networks' logits, in float64, on a few random inputs, and their units.
 
-    They have both signs, so that a unit which is dead on one of them is hardly so on all.
+    Inputs have both signs, so that a unit which is dead on one of them is hardly so on all. What
+    is done to a unit that is dead on all of them shows in the weights that meet there.
     """
     random = generator(0, "probe_inputs")
     probe = torch.randn(16, network.sizes[0], generator=random, dtype=torch.float64)
@@ -352,6 +376,20 @@ def check_same_function(network: Network, before: Tensor, after: Tensor) -> None
     change = (new - old).abs().max().item()
     if not change <= SAME_FUNCTION * (1 + old.abs().max().item()):
         raise AssertionError(f"A permutation changed the network's logits by {change}.")
+    for number, (units, moved) in enumerate(_unit_sums(network, pair), start=1):
+        if not torch.equal(units, moved):
+            raise AssertionError(f"A permutation took a unit of hidden layer {number} apart.")
+
+
+def _unit_sums(network: Network, weights: Tensor) -> Iterator[Tensor]:
+    """For every hidden layer the sums [K, n] of all weights and the bias of each unit, sorted.
+
+    What is summed are float64's bits as whole numbers: exact, whatever the order.
+    """
+    for (incoming, bias), (outgoing, _) in itertools.pairwise(
+        network.layers(weights.view(torch.int64))
+    ):
+        yield (incoming.sum(-1) + bias + outgoing.sum(-2)).sort(-1).values
 
 
 # ---- references

@@ -47,7 +47,7 @@ def check_permutation(permutation: Permutation, sizes: Sequence[int]) -> None:
 def _sizes(permutation: Permutation) -> list[int]:
     """How many units of each hidden layer it permutes."""
     try:
-        return [len(perm) for perm in permutation]
+        return [len(permutation[layer]) for layer in range(len(permutation))]
     except TypeError:
         raise UserError(
             "A permutation is a list of 1-D tensors of whole numbers, one for each hidden layer."
