@@ -74,16 +74,15 @@ from utils.tables import (
 )
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
-    averages,
+    alive_weights,
     by_group,
     check_dead_pixels,
     choose_watched,
-    correlations,
     dead_weights,
+    describe_frames,
     mixing,
     num_effective,
     prior_band,
-    share_at_prior,
     weight_groups,
 )
 
@@ -137,8 +136,7 @@ class Setup:
 
     @property
     def alive(self) -> Tensor:
-        dead = self.groups.get("dead pixels")
-        return torch.ones_like(self.groups["W1"]) if dead is None else ~dead
+        return alive_weights(self.groups)
 
     def matcher_for(self, reference: Tensor) -> Matcher:
         return self._matcher(reference, self.config.num_match_images)
@@ -375,18 +373,7 @@ def diagnose(
         "num_chains": num_chains,
         **check_dead_pixels(moments, mixed, frames["before"].get("vi"), ~setup.alive),
         "mixing": mixed,
-        "at_prior": {
-            frame: share_at_prior(gaussians["hmc"], setup.groups, band)
-            for frame, gaussians in frames.items()
-            if band is not None
-        },
-        "average_std": {
-            frame: {name: averages(g.std, setup.groups) for name, g in gaussians.items()}
-            for frame, gaussians in frames.items()
-        },
-        "correlations": {
-            when: correlations(gaussians, setup.alive) for when, gaussians in frames.items()
-        },
+        **describe_frames(frames, setup.groups, band),
         "transpositions": {
             "along_chain": [num_transpositions(p) for p in hmc.permutations],
             "random": sum(expected_transpositions(size) for size in sizes),

@@ -196,7 +196,12 @@ def test_weights_compare(tmp_path, mean, std, mark):
     frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
     null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
-    write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+    write(
+        tmp_path,
+        "eval",
+        "diagnostics.json",
+        {"num_chains": 1, "correlations": found, "prior_networks": null},
+    )
     mark_found, evidence = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
     assert (
@@ -259,10 +264,21 @@ def test_what_is_not_finite_is_not_measured(tmp_path):
     write(tmp_path, "eval", "table1_errors.json", cells)
     found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
     null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
-    write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+    write(
+        tmp_path,
+        "eval",
+        "diagnostics.json",
+        {"num_chains": 1, "correlations": found, "prior_networks": null},
+    )
     for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
         with pytest.raises(Missing):
             judge(results_of(tmp_path))
+
+
+def test_an_evaluation_of_an_earlier_version_is_not_measured(tmp_path):
+    write(tmp_path, "eval", "diagnostics.json", {"transpositions": {"along_chain": [0, 9]}})
+    with pytest.raises(Missing, match="of an earlier version"):
+        claims.transpositions_tell(results_of(tmp_path))
 
 
 def test_what_no_run_has_left_is_not_measured(tmp_path):

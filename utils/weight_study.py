@@ -45,6 +45,12 @@ def weight_groups(network: Network, dead: Tensor) -> dict[str, Tensor]:
     return {name: mask for name, mask in groups.items() if mask.any()}
 
 
+def alive_weights(groups: dict[str, Tensor]) -> Tensor:
+    """Which weights [d] are not behind dead pixels."""
+    dead = groups.get("dead pixels")
+    return torch.ones_like(groups["W1"]) if dead is None else ~dead
+
+
 def choose_watched(groups: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     """Indices of some weights of every group, drawn at random."""
     chosen = {}
@@ -208,13 +214,34 @@ def share_at_prior(
 
 def averages(values: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
     """Averages over the weights of every group, and over all but the dead ones."""
-    dead = groups.get("dead pixels")
-    alive = torch.ones_like(groups["W1"]) if dead is None else ~dead
-    masks = {"alive": alive} | groups
+    masks = {"alive": alive_weights(groups)} | groups
     return {name: values[mask].double().mean().item() for name, mask in masks.items()}
 
 
 # ---- posteriors beside each other
+
+
+def describe_frames(
+    frames: dict[str, dict[str, GaussianPosterior]],
+    groups: dict[str, Tensor],
+    band: np.ndarray | None,
+) -> dict[str, dict]:
+    """Posteriors by frame, then by method: HMC's σ beside the prior's, averages, correlations."""
+    alive = alive_weights(groups)
+    return {
+        "at_prior": {
+            frame: share_at_prior(gaussians["hmc"], groups, band)
+            for frame, gaussians in frames.items()
+            if band is not None
+        },
+        "average_std": {
+            frame: {name: averages(g.std, groups) for name, g in gaussians.items()}
+            for frame, gaussians in frames.items()
+        },
+        "correlations": {
+            frame: correlations(gaussians, alive) for frame, gaussians in frames.items()
+        },
+    }
 
 
 def correlation(first: Tensor, second: Tensor) -> float:
