@@ -31,7 +31,7 @@ from utils.alignment import (
     align,
     align_again,
     spaced_beside,
-    spaced_positions,
+    spaced_references,
 )
 from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
 from utils.compute import choose_device
@@ -42,13 +42,8 @@ from utils.evaluation import (
     ROWS,
     TRUTH,
     Column,
-    add_errors,
-    bootstrap,
     draw_column,
     make_table,
-    refit_errors,
-    refit_low_rank,
-    refit_moments,
 )
 from utils.evaluation_record import (
     RebasinRecord,
@@ -65,9 +60,11 @@ from utils.progress import announce, progress_bar
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
-from utils.sources import NEWEST, Sources, WeightSpace, check_network, find_sources
+from utils.sources import NEWEST, Samples, Sources, WeightSpace, check_network, find_sources
+from utils.standard_errors import Fit, TableErrors, refit_low_rank, refit_moments
 from utils.tables import (
     REFERENCE_HEADINGS,
+    method_names,
     paper_values,
     print_table,
     reference_rows,
@@ -77,14 +74,15 @@ from utils.tables import (
 )
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
-    averages,
-    check_dead_weights,
+    alive_weights,
+    by_group,
+    check_dead_pixels,
     choose_watched,
-    correlations,
     dead_weights,
+    describe_frames,
     mixing,
+    num_effective,
     prior_band,
-    share_at_prior,
     weight_groups,
 )
 
@@ -141,8 +139,7 @@ class Setup:
 
     @property
     def alive(self) -> Tensor:
-        dead = self.groups.get("dead pixels")
-        return torch.ones_like(self.groups["W1"]) if dead is None else ~dead
+        return alive_weights(self.groups)
 
     def matcher_for(self, reference: Tensor) -> Matcher:
         return self._matcher(reference, self.config.num_match_images)
@@ -168,11 +165,11 @@ def main(config: EvalConfig) -> None:
     hmc, low_rank = align_hmc(setup, sources)
     others = {name: align_samples(setup, s, name) for name, s in sources.others.items()}
     rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
-    to_mean = align_to_mean(setup, rebased)
+    to_mean = align_to_mean(setup, rebased, sources.hmc.num_blocks(config.num_blocks))
     fits = blocks_by_column(hmc, to_mean, others)
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
     columns = predict_all(setup, hmc, others, posteriors)
-    table, errors = score_all(setup, columns, fits, low_rank)
+    table, errors = score_all(setup, sources, columns, fits, low_rank)
     save_compact(run, hmc, to_mean, others, low_rank)
     save_predictions(run, columns, data.test_labels)
     space = align_methods(setup, hmc, others, posteriors)
@@ -196,10 +193,10 @@ def announce_work(setup: Setup, sources: Sources) -> None:
     works.append(lambda: class_probabilities(setup.network, weights, setup.data.test_images))
     seconds = [seconds_of(work) for work in works]
     samples, studied = len(sources.hmc), min(len(sources.hmc), config.study_samples)
-    studies = config.num_references + config.mean_rounds + 2
+    studies = config.num_references + config.mean_rounds + 1
     counts = (
         samples,
-        samples + studied * studies,
+        2 * samples + studied * studies,  # to the mean, and as many networks of the prior at most
         samples + 8 * config.num_draws + config.num_refits * config.refit_draws * 6
         + config.num_references * config.num_draws,
     )  # fmt: skip
@@ -231,10 +228,16 @@ def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]
 
 
 def align_samples(
-    setup: Setup, samples, name: str, low_rank=None, known=(), on_sample=lambda aligned: None
+    setup: Setup,
+    samples: Samples,
+    name: str,
+    low_rank: LowRankFit | None = None,
+    known=(),
+    on_sample=lambda aligned: None,
 ) -> Aligned:
     """Samples rebased to the first of them."""
     reference = samples[0].to(setup.run.device)
+    num_blocks = samples.num_blocks(setup.config.num_blocks)
     watched = torch.cat(list(setup.watched.values()))
     with progress_bar(len(samples), f"rebasing {name}", unit="sample") as bar:
 
@@ -244,7 +247,7 @@ def align_samples(
 
         return align(
             setup.network, samples, setup.matcher_for(reference), reference,
-            setup.data.test_images, setup.config.num_blocks, watched, low_rank, known, on_each,
+            setup.data.test_images, num_blocks, watched, low_rank, known, on_each,
         )  # fmt: skip
 
 
@@ -278,15 +281,13 @@ def fit_posteriors(
     return posteriors
 
 
-def align_to_mean(setup: Setup, rebased: RebasedSamples) -> Aligned:
+def align_to_mean(setup: Setup, rebased: RebasedSamples, num_blocks: int) -> Aligned:
     """Samples rebased to the mean that some of them come to rest around."""
     config, samples = setup.config, list(rebased.spaced(setup.config.study_samples))
     matcher_for = setup.study_matcher_for
     mean = iterated_mean(setup.network, samples, matcher_for, config.mean_rounds).weights
     with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
-        return align_again(
-            setup.network, rebased, matcher_for(mean), mean, config.num_blocks, bar.update
-        )
+        return align_again(setup.network, rebased, matcher_for(mean), mean, num_blocks, bar.update)
 
 
 def predict_all(
@@ -306,23 +307,24 @@ def predict_all(
 
 def score_all(
     setup: Setup,
+    sources: Sources,
     columns: dict[str, Column],
     fits: dict[str, list[Moments]],
     low_rank: LowRankGaussian,
 ) -> tuple[dict, dict]:
     """The table and its standard errors."""
     config, data = setup.config, setup.data
+    refits = {
+        name: Fit(name.split("_")[0], partial(refit_moments, blocks))
+        for name, blocks in fits.items()
+    }
+    refits["hmc_low_rank"] = Fit("hmc", partial(refit_low_rank, low_rank, fits["hmc_rebased"]))
+    chains = {name: s.num_chains for name, s in {"hmc": sources.hmc, **sources.others}.items()}
     table = make_table(columns, data.test_labels)
-    errors = bootstrap(columns, data.test_labels, config.num_bootstraps, config.seed)
-    refits = {name: (partial(refit_moments, blocks), len(blocks)) for name, blocks in fits.items()}
-    blocks = fits["hmc_rebased"]
-    refits["hmc_low_rank"] = partial(refit_low_rank, low_rank, blocks), len(blocks)
-    for name, refit in refits.items():
-        from_fit = refit_errors(
-            setup.network, *refit, data.test_images, data.test_labels, columns[TRUTH].average(),
-            config.num_refits, config.refit_draws, config.seed,
-        )  # fmt: skip
-        errors[name] = add_errors(errors[name], from_fit)
+    errors = TableErrors(
+        columns, data.test_labels, refits, chains, setup.network, data.test_images,
+        config.num_bootstraps, config.num_refits, config.refit_draws, config.seed,
+    ).table()  # fmt: skip
     setup.run.save_json("table1.json", table)
     setup.run.save_json("table1_errors.json", errors)
     return table, errors
@@ -357,29 +359,24 @@ def diagnose(
     setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], frames: dict
 ) -> dict:
     """What diagnostics.json holds."""
-    moments, sizes = merge_all(hmc.direct_blocks), hidden_sizes(setup.network)
+    sizes, num_chains = hidden_sizes(setup.network), sources.hmc.num_chains
     watched = {name: len(indices) for name, indices in setup.watched.items()}
-    num_chains = sources.hmc.indices.shape[0]
-    mixed = {when: mixing(values, watched, num_chains) for when, values in hmc.watched().items()}
-    effective = mixed["before"].get("dead pixels", {}).get("median_ess", 0.0)
-    band = prior_band(frames["before"]["hmc"], setup.groups, len(sources.hmc))
+    chains = {k: by_group(values, watched, num_chains) for k, values in hmc.watched().items()}
+    mixed = {when: mixing(values) for when, values in chains.items()}
+    effective = num_effective(mixed["after"], len(sources.hmc))
+    moments = {"before": merge_all(hmc.direct_blocks)}
+    if setup.config.by_activation:  # by weight dead weights are aligned, too
+        moments["after"] = merge_all(hmc.rebased_blocks)
+    band = prior_band(frames["before"]["hmc"], setup.groups, chains["before"])
     halves = columns[TRUTH].halves()
     return {
         "sources": {kind: str(path) for kind, path in sources.paths.items()},
+        "label": sources.label,
         "num_samples": len(sources.hmc),
-        "dead_pixels": check_dead_weights(moments, ~setup.alive, effective),
+        "num_chains": num_chains,
+        **check_dead_pixels(moments, mixed, frames["before"].get("vi"), ~setup.alive),
         "mixing": mixed,
-        "at_prior": {
-            frame: share_at_prior(gaussians["hmc"], setup.groups, band)
-            for frame, gaussians in frames.items()
-        },
-        "average_std": {
-            frame: {name: averages(g.std, setup.groups) for name, g in gaussians.items()}
-            for frame, gaussians in frames.items()
-        },
-        "correlations": {
-            when: correlations(gaussians, setup.alive) for when, gaussians in frames.items()
-        },
+        **describe_frames(frames, setup.groups, band),
         "transpositions": {
             "along_chain": [num_transpositions(p) for p in hmc.permutations],
             "random": sum(expected_transpositions(size) for size in sizes),
@@ -388,7 +385,7 @@ def diagnose(
             "agreement": agreement(*halves),
             "total_variation": total_variation(*halves),
         },
-        **study(setup, sources, hmc, columns, frames["after"]),
+        **study(setup, sources, hmc, columns, frames["after"], effective),
     }
 
 
@@ -400,21 +397,30 @@ def describe_rank(low_rank: LowRankGaussian, hmc: Aligned) -> dict:
 
 
 def study(
-    setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], rebased: dict
+    setup: Setup,
+    sources: Sources,
+    hmc: Aligned,
+    columns: dict[str, Column],
+    rebased: dict,
+    effective: int,
 ) -> dict:
-    """Other references, and the prior as a null, on some of the samples and images."""
+    """Other references, and the prior as a null, on some of the samples and images.
+
+    HMC's means are worth those of `effective` independent samples.
+    """
     config, data, device = setup.config, setup.data, setup.run.device
     setting = Setting(
         setup.network, setup.study_matcher_for, data.test_images, data.test_labels,
         columns[TRUTH].average(), setup.alive, config.num_draws, config.seed,
     )  # fmt: skip
-    positions = spaced_positions(len(sources.hmc), config.num_references)
-    references = {f"sample {p}": sources.hmc[p].to(device) for p in positions}
+    positions = spaced_references(hmc.watched()["before"], config.num_references)
     chosen = spaced_beside(positions, hmc.watched()["before"], config.study_samples)
+    references = {f"sample {p}": sources.hmc[p].to(device) for p in positions if chosen}
     samples = [sources.hmc[position].to(device) for position in chosen]
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
         rows = study_references(setting, samples, references, bar.update)
-        null = study_prior(setting, hmc.reference, rebased, len(samples))
+        count = len(samples) or 2
+        null = study_prior(setting, hmc.reference, rebased, count, effective)
         bar.update()
     return {
         "study_samples": len(samples),
@@ -432,17 +438,20 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
     """Figures, the table beside the paper's, and the checks in a few lines."""
     run = setup.run
     run.save_json("diagnostics.json", diagnostics)
+    label, names = diagnostics["label"], method_names(diagnostics["label"])
     for part in ("mean", "std") if diagnostics["correlations"]["after"] else ():
-        figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part)
+        figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part, names)
         run.save_figure(f"weight_pairs_{part}", figure)
     along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
     run.save_figure("transpositions_along_chain", along)
-    paper = paper_values("table1") if run.config.dataset == "MNIST" else {}
+    comparable = run.config.dataset == "MNIST" and label == "HMC"
+    paper = paper_values("table1") if comparable else {}
     for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
-        lines = table_rows(table, errors, paper, rows)
-        run.log_table(name, *table_numbers(table, errors, paper, rows))
+        lines = table_rows(table, errors, paper, rows, label)
+        run.log_table(name, *table_numbers(table, errors, paper, rows, label))
         print()
-        print_table([["ours ± standard error (paper)", *rows], *lines])
+        heading = "ours ± standard error" + (" (paper)" if paper else "")
+        print_table([[heading, *rows], *lines])
     print()
     for line in summary_lines(diagnostics):
         print(line)

@@ -6,12 +6,14 @@ import shutil
 import signal
 
 from tests.conftest import TOY_EVALUATION
-from utils import alignment, evaluation, matching
+from utils import alignment, matching
 from utils.data import load_dataset
 from utils.diagnostics import rhat
+from utils.evaluation import ROWS, TRUTH
 from utils.mlp import Network
 from utils.permutation import num_transpositions
 from utils.seeding import generator
+from utils.standard_errors import TableErrors
 
 import numpy as np
 import pytest
@@ -149,6 +151,39 @@ def test_every_column_follows_from_the_saved_predictions(run, labels):
             assert "mean_accuracy" not in column
 
 
+def test_columns_beyond_the_paper_follow_from_what_is_saved(run, images, labels):
+    """The low-rank Gaussian, and q_r to the mean, which is another than q_r to the first sample."""
+    table, truth = read(run / "table1.json"), np.load(run / "predictions.npz")["hmc_sample"]
+    to_mean = np.load(run / "compact_hmc_mean_reference.npz")
+    drawn = draws(to_mean["mean"], to_mean["std"], "hmc_mean_reference")
+    check_scores(table["hmc_mean_reference"], average(drawn, images), truth, labels)
+    low_rank, random = np.load(run / "low_rank.npz"), generator(0, "draws", "hmc_low_rank")
+    rank = len(low_rank["factor"])
+    drawn = [
+        low_rank["mean"] + torch.randn(rank, generator=random).numpy() @ low_rank["factor"]
+        for _ in range(10)
+    ]
+    check_scores(table["hmc_low_rank"], average(drawn, images), truth, labels)
+
+
+def test_every_mean_network_follows_from_its_weights(evaluated, run, images, labels):
+    table, space = read(run / "table1.json"), np.load(run / "weight_space.npz")
+    vi = np.load(evaluated / "default" / "VI-MNIST-quick" / "posterior.npz")
+    means = {
+        "hmc_direct": space["hmc_before_mean"],
+        "hmc_rebased": np.load(run / "compact.npz")["mean"],
+        "hmc_mean_reference": np.load(run / "compact_hmc_mean_reference.npz")["mean"],
+        "hmc_low_rank": np.load(run / "low_rank.npz")["mean"],
+        "ensemble_direct": space["ensemble_before_mean"],
+        "ensemble_rebased": np.load(run / "compact_ensemble_rebased.npz")["mean"],
+        "vi": vi["mean"],
+    }
+    assert means.keys() == {name for name, column in table.items() if "mean_accuracy" in column}
+    for name, mean in means.items():
+        hits = predict(mean, images).argmax(1) == labels
+        assert table[name]["mean_accuracy"] == pytest.approx(hits.mean(), abs=5e-4)
+
+
 def test_the_low_rank_gaussian_has_the_samples_covariance(evaluated, run):
     samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy")
     moved = rebased(samples, np.load(run / "compact.npz")["permutations"])
@@ -173,14 +208,25 @@ def test_every_cell_has_an_error(run):
     assert errors["hmc_sample"]["agreement"] == errors["hmc_sample"]["total_variation"] == 0
 
 
-def test_errors_hold_those_of_the_fit(evaluated, script, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "refit_errors", lambda *_: dict.fromkeys(evaluation.ROWS, 3.0))
-    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated))
+def test_errors_come_from_all_that_a_column_rests_on(evaluated, script, tmp_path, monkeypatch):
+    asked = {}
+
+    def of_samples(errors, name, method):
+        asked.setdefault(name, []).append(method)
+        asked["chains"], asked["blocks"] = errors.num_chains, len(errors.columns[TRUTH].sizes)
+        return dict.fromkeys(ROWS, 3.0)
+
+    monkeypatch.setattr(TableErrors, "of_samples", of_samples)
+    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--num_blocks", "5")
     assert ended.returncode == 0, ended.stderr
+    assert asked.pop("chains") == {"hmc": 2, "ensemble": 1}
+    assert asked.pop("blocks") == 4  # two of each chain, for five would have one of both
+    assert asked == {
+        name: ["hmc", "ensemble"] if name.startswith("ensemble") else ["hmc"] for name in COLUMNS
+    }
     errors = read(tmp_path / "default" / "eval-MNIST-quick" / "table1_errors.json")
-    for column, rows in errors.items():
-        fitted = column not in ("hmc_sample", "ensemble_sample", "vi")
-        assert all((error >= 3) == fitted for error in rows.values())
+    for column, methods in asked.items():
+        assert all(error >= 3 * len(methods) ** 0.5 for error in errors[column].values())
 
 
 def test_methods_are_compared_in_one_frame(evaluated, run, images):
@@ -213,6 +259,12 @@ def test_diagnostics(evaluated, run, data_dir):
     assert check["weights"] == 10 * dead.sum()
     assert check["mean_square"] == pytest.approx(np.square(weights).mean(), rel=1e-6)
     assert check["std"] == pytest.approx(weights.var(0, ddof=1).mean() ** 0.5, rel=1e-6)
+    rebased = found["dead_pixels_rebased"]  # by activation, so the same weights in other places
+    assert rebased["mean_square"] == pytest.approx(check["mean_square"], rel=1e-6)
+    vi = np.load(evaluated / "default" / "VI-MNIST-quick" / "posterior.npz")
+    vi_std = vi["std"][:7840].reshape(10, 784)[:, dead]
+    assert found["dead_pixels_vi"]["std"] == pytest.approx(vi_std.mean(), rel=1e-6)
+    assert found["num_chains"] == 2
     assert check["passed"] is None  # trajectories of length 0.045 have not left the start
     assert found["mixing"].keys() == {"before", "after"}
     assert found["mixing"]["after"].keys() == {"W1", "b1", "W2", "b2", "dead pixels"}
@@ -284,6 +336,25 @@ def test_the_mean_reference_and_the_null_are_what_they_are_called(evaluated, run
     assert found["transpositions"] == [num_transpositions(p) for p in planned]
 
 
+def test_the_null_beside_other_methods_has_hmcs_effective_samples(evaluated, run, data_dir):
+    found, space = read(run / "diagnostics.json"), np.load(run / "weight_space.npz")
+    null, effective = found["prior_networks"], found["mixing"]["after"]["W1"]["median_ess"]
+    count = null["networks_of_mean_with"]
+    assert count == min(max(round(effective), 2), 16)
+    network, alive = Network((784, 10, 10)), space["alive"]
+    images = load_dataset("MNIST", data_dir, 300).train_images[:100]
+    reference = torch.from_numpy(np.load(run / "compact.npz")["reference"])
+    matcher = matching.make_matcher("activation", network, reference, images)
+    moved = []
+    for number in range(count):
+        weights = torch.randn(7960, generator=generator(0, "prior_network", number))
+        moved.append(matching.rebase(network, weights, matcher).weights.double().numpy())
+    for name, value in null["mean_with"].items():
+        other = space[f"{name}_after_mean"][alive]
+        known = np.corrcoef(np.mean(moved, axis=0)[alive], other)[0, 1]
+        assert value == pytest.approx(known, abs=1e-6)
+
+
 def test_permuted_copies_of_one_network(evaluated, script, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -324,8 +395,41 @@ def test_users_own_samples_and_no_others(evaluated, script, tmp_path, run):
     table = read(left / "table1.json")
     assert table.keys() == {name for name in COLUMNS if name.startswith("hmc")}
     assert str(mine / "samples.npy") in ended.stdout
+    assert "\nq_r " in ended.stdout
+    assert "HMC" not in ended.stdout.replace(str(tmp_path), "")  # nor are the paper's beside them
+    assert "(0.8249)" not in ended.stdout
+    assert "fewer than 8 samples" in ended.stdout
+
+
+def test_the_papers_numbers_stand_beside_hmcs(evaluated, script):
+    others = ("--ensemble", "none", "--vi", "none")
+    ended = script("MNIST_eval", *QUICK, sources_in(evaluated)[0], *others)
+    assert ended.returncode == 0, ended.stderr
     assert "HMC q_r" in ended.stdout
-    assert "(0.8249)" in ended.stdout  # the paper's, beside ours
+    assert "(0.8249)" in ended.stdout
+
+
+def test_other_samples_are_not_taken_for_hmcs(evaluated, script):
+    ensemble = evaluated / "default" / "ensemble-MNIST-quick"
+    ended = script("MNIST_eval", *QUICK, "--hmc", ensemble, "--ensemble", "none", "--vi", "none")
+    assert ended.returncode == 2
+    assert "is a run of MNIST_Ensemble.py, not of MNIST_HMC.py" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_two_samples_are_too_few_for_other_references(evaluated, script, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    source = evaluated / "default" / "HMC-MNIST-quick"
+    np.save(mine / "samples.npy", np.load(source / "samples.npy")[[0, -1]])
+    shutil.copy(source / "network.json", mine)
+    given = ("--samples", mine / "samples.npy", "--ensemble", "none", "--vi", "none")
+    ended = script("MNIST_eval", *QUICK, *given)
+    assert ended.returncode == 0, ended.stderr
+    assert "(0 other samples" in ended.stdout
+    left = tmp_path / "default" / "eval-MNIST-quick"
+    assert read(left / "diagnostics.json")["references"] == {}
+    assert read(left / "table1_errors.json")["hmc_rebased"]["agreement"] is None  # NaN
 
 
 @pytest.mark.parametrize("missing", ["HMC", "ensemble", "VI"])
@@ -336,7 +440,10 @@ def test_a_missing_run_names_the_command_that_makes_it(missing, evaluated, scrip
     ended = script("MNIST_eval", *QUICK)
     assert ended.returncode == 2
     names = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py", "VI": "MNIST_VI.py"}
-    assert f"python {names[missing]} --run_batch_name default" in ended.stderr
+    command = f"python {names[missing]} --run_batch_name default --config_name quick --out_dir"
+    assert command in ended.stderr
+    without = f"or --{missing.lower()} none."
+    assert ended.stderr.endswith(f"{without}\n") == (missing != "HMC")
     assert len(ended.stderr.splitlines()) == 1
     assert not (tmp_path / "default" / "eval-MNIST-quick").exists()
 

@@ -91,6 +91,16 @@ def test_scripts(command, as_user, monkeypatch, capsys):
     assert "Saved in" in capsys.readouterr().out
 
 
+def test_lines_that_draw_from_an_evaluation(as_user):
+    (code,) = re.findall(r"^```python\n([^`]*load_compact[^`]*)^```", README, flags=re.M)
+    (as_user / "runs/default/eval-MNIST-laptop").symlink_to("eval-MNIST-quick")
+    names = {}
+    exec(code, names)
+    assert len(names["networks"]) == 10
+    assert not names["reversed_order"].mean.equal(names["q_r"].mean)
+    assert names["reversed_order"].std.sort()[0].equal(names["q_r"].std.sort()[0])
+
+
 @pytest.mark.parametrize("command", commands_of("make"))
 def test_make_targets(command):
     """What make would do; CI does the targets themselves."""

@@ -199,8 +199,13 @@ def test_weights_compare(tmp_path, mean, std, mark):
     """0.2 is there before rebasin, and another 0.05 is what alignment brings to noise."""
     frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
-    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}}
-    write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
+    write(
+        tmp_path,
+        "eval",
+        "diagnostics.json",
+        {"num_chains": 1, "correlations": found, "prior_networks": null},
+    )
     mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
     assert f"rises by {mean - 0.25:+.2f} beyond what alignment" in in_short
@@ -209,13 +214,16 @@ def test_weights_compare(tmp_path, mean, std, mark):
         f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "
         "+0.05)." in evidence
     )
+    assert "where 153 networks from the prior, as many as HMC's samples are worth" in evidence
 
 
 @pytest.mark.parametrize(("chain", "apart", "mark"), [
     (300, 505, HOLDS), (505, 300, HOLDS), (490, 505, PARTLY), (505, 506, FAILS),
 ])  # fmt: skip
 def test_transpositions_tell(tmp_path, chain, apart, mark):
-    diagnostics = {"transpositions": {"along_chain": [0, 9, chain, chain], "random": 505.2}}
+    along = [0, 9, chain, chain, *[100] * 4]  # another chain says nothing of this one
+    transpositions = {"along_chain": along, "random": 505.2}
+    diagnostics = {"num_chains": 2, "transpositions": transpositions}
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
     found = np.array([[[10]], [[apart]]])  # [epoch, alignment, layer]: as is, before and after
     results = dynamics(tmp_path, alignment_transpositions=found)
@@ -224,7 +232,8 @@ def test_transpositions_tell(tmp_path, chain, apart, mark):
 
 def test_transpositions_tell_nothing_where_chance_has_as_many(tmp_path):
     """Of 64 units 57 to 64 are within 3 standard deviations: 3 % below is chance."""
-    diagnostics = {"transpositions": {"along_chain": [0, 59, 59, 59], "random": 59.3}}
+    transpositions = {"along_chain": [0, 59, 59, 59], "random": 59.3}
+    diagnostics = {"num_chains": 1, "transpositions": transpositions}
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
     apart = {"alignment_transpositions": np.array([[[57]]]), "hidden_sizes": [64]}
     assert claims.transpositions_tell(dynamics(tmp_path, **apart))[0] == FAILS
@@ -261,11 +270,22 @@ def test_what_is_not_finite_is_not_measured(tmp_path):
     write(tmp_path, "eval", "table1.json", cells)
     write(tmp_path, "eval", "table1_errors.json", cells)
     found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
-    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}}
-    write(tmp_path, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
+    write(
+        tmp_path,
+        "eval",
+        "diagnostics.json",
+        {"num_chains": 1, "correlations": found, "prior_networks": null},
+    )
     for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
         with pytest.raises(Missing):
             judge(results_of(tmp_path))
+
+
+def test_an_evaluation_of_an_earlier_version_is_not_measured(tmp_path):
+    write(tmp_path, "eval", "diagnostics.json", {"transpositions": {"along_chain": [0, 9]}})
+    with pytest.raises(Missing, match="of an earlier version"):
+        claims.transpositions_tell(results_of(tmp_path))
 
 
 def test_what_no_run_has_left_is_not_measured(tmp_path):

@@ -35,7 +35,9 @@ def weight_space(there, tmp_path):
 @pytest.mark.parametrize("part", ["mean", "std"])
 @pytest.mark.parametrize("there", [METHODS, ("hmc", "vi")], ids=len)
 def test_weight_pairs(tmp_path, there, part):
-    figure = compact_figures.weight_pairs(weight_space(there, tmp_path), part)
+    names = {"hmc": "samples", "ensemble": "ensemble", "vi": "VI"}
+    figure = compact_figures.weight_pairs(weight_space(there, tmp_path), part, names)
+    assert figure.axes[0].get_xlabel().endswith(" of samples")
     pairs = len(there) * (len(there) - 1) // 2
     assert_readable(figure)
     panels = [axis for axis in figure.axes if axis.get_title()]
@@ -92,23 +94,54 @@ def test_tick_labels_of_sigma_keep_off_each_other(tmp_path, largest):
         assert not any(one.overlaps(other) for one, other in combinations(places, 2))
 
 
+def along_chain(tmp_path, chains: list[list[int]], null: list[int], random: float, label="HMC"):
+    found = {
+        "label": label,
+        "num_chains": len(chains),
+        "transpositions": {"along_chain": np.concatenate(chains).tolist(), "random": random},
+        "prior_networks": {"transpositions": null},
+    }
+    (tmp_path / "diagnostics.json").write_text(json.dumps(found))
+    return compact_figures.transpositions_along_chain(tmp_path / "diagnostics.json")
+
+
 def test_transpositions_along_chain(tmp_path):
-    path = tmp_path / "diagnostics.json"
-    path.write_text(
-        json.dumps(
-            {
-                "transpositions": {"along_chain": [0, 3, 7], "random": 26.0},
-                "prior_networks": {"transpositions": [25, 30]},
-            }
-        )
-    )
-    figure = compact_figures.transpositions_along_chain(path)
+    figure = along_chain(tmp_path, [[0, 3, 7]], [25, 30], 26.0)
     assert_readable(figure)
-    (axis,) = figure.axes
-    assert line_of(axis, "HMC samples").tolist() == [0, 3, 7]
-    assert line_of(axis, "networks from the prior").tolist() == [25, 30]
-    assert axis.get_ylim()[1] > 30  # of small layers chance has more than 8 % over its mean
-    assert line_of(axis, "random: n − Hₙ = 26")[0] == 26
+    for axis in figure.axes:
+        assert line_of(axis, "HMC samples").tolist() == [0, 3, 7]
+        assert line_of(axis, "networks from the prior").tolist() == [25, 30]
+        assert axis.get_ylim()[1] > 30  # of small layers chance has more than 8 % over its mean
+        assert line_of(axis, "random: n − Hₙ = 26.0")[0] == 26
+    assert figure.axes[0].get_ylim()[0] == 0
+
+
+def test_what_is_near_chance_can_be_told_from_it(tmp_path):
+    figure = along_chain(tmp_path, [[0, 300, 480, 501, 499, 502]], [505, 507], 505.2, "samples")
+    whole, close = figure.axes
+    low, high = close.get_ylim()
+    assert 490 < low < 499 < 507 < high < 515
+    assert "does not begin at 0" in close.get_title()
+    assert whole.get_ylim()[0] == 0
+    assert line_of(close, "random: n − Hₙ = 505")[0] == 505.2
+    assert line_of(close, "samples")[-1] == 502
+
+
+def test_every_chain_has_a_line_of_its_own(tmp_path):
+    figure = along_chain(tmp_path, [[0, 3, 7], [20, 21, 22], [19, 23, 20]], [25, 30], 26.0)
+    assert_readable(figure)
+    for axis in figure.axes:
+        assert line_of(axis, "HMC samples, first chain").tolist() == [0, 3, 7]
+        assert line_of(axis, "other chains").tolist() == [20, 21, 22]
+        assert axis.lines[2].get_ydata().tolist() == [19, 23, 20]
+        assert len({line.get_color() for line in axis.lines[:3]}) == 2
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 4
+
+
+def test_a_single_hidden_unit_leaves_something_to_draw(tmp_path, recwarn):
+    along_chain(tmp_path, [[0, 0, 0]], [0, 0], 0.0)
+    assert not recwarn.list
 
 
 def test_sigma_histograms(there, tmp_path):

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
+from utils.compact import block_of
 from utils.config import Config, UserError
 from utils.data import Dataset
 from utils.files import save_json
@@ -74,6 +75,29 @@ def test_the_newest_finished_run_of_its_kind_is_found(config, tmp_path):
         locate(config, "ensemble", "newest")
 
 
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({}, ""),
+        (
+            {"dataset": "KMNIST", "config_name": "quick", "data_dir": "my data"},
+            " --config_name quick --dataset KMNIST",
+        ),
+        ({"config_name": "nobody_has_it"}, ""),
+    ],
+)
+def test_the_command_makes_a_run_where_it_is_looked_for(tmp_path, given, command):
+    out_dir = tmp_path / "runs"
+    config = AnyConfig(out_dir=str(out_dir), **given)
+    places = f" --out_dir {out_dir}" + (" --data_dir 'my data'" if "data_dir" in given else "")
+    expected = f"python MNIST_VI.py --run_batch_name default{command}{places}, or give the path"
+    with pytest.raises(UserError) as raised:
+        locate(config, "VI", "newest")
+    assert f"{expected} of one, or --vi none." in str(raised.value)
+    with pytest.raises(UserError, match=r"give the path of one\.$"):
+        locate(config, "HMC", "newest")
+
+
 def test_a_path_must_exist_and_be_of_the_data_set(config, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         locate(config, "HMC", str(tmp_path / "nowhere"))
@@ -101,6 +125,17 @@ def test_of_chains_that_still_run_only_what_is_stored_is_read(tmp_path, capsys):
     found = open_samples(two, discard=0.25)
     assert numbers(found) == [1, 2, 3, 11, 12, 13]
     assert "not finished: its 4 samples so far, of 10" in capsys.readouterr().out
+
+
+def test_no_block_has_samples_of_two_chains(tmp_path):
+    two = open_samples(make_samples(tmp_path / "a", 20, num_chains=2))
+    assert [two.num_blocks(most) for most in (1, 2, 5, 20, 99)] == [2, 2, 4, 20, 20]
+    for most in (2, 5, 7):
+        count = two.num_blocks(most)
+        blocks = [block_of(position, 20, count) for position in range(20)]
+        assert not set(blocks[:10]) & set(blocks[10:])
+        assert len(set(blocks)) == count
+    assert open_samples(tmp_path / "a", most=2).num_blocks(20) == 2
 
 
 def test_as_in_the_paper_samples_are_500_to_9899(tmp_path):
@@ -205,6 +240,16 @@ def test_a_damaged_gaussian_names_the_script_that_makes_it(tmp_path):
     np.savez(run / "posterior.npz", mean=np.zeros(5))
     with pytest.raises(UserError, match=r"shapes \[5\] and \[0\]"):
         open_gaussian(run)
+
+
+def test_an_evaluation_is_given_by_its_directory_or_its_file(tmp_path):
+    run = make_samples(tmp_path / "a", 3)
+    arrays = {f"hmc_{frame}_{part}": np.ones(23) for frame in ("before", "after")
+              for part in ("mean", "std")}  # fmt: skip
+    np.savez(run / "weight_space.npz", alive=np.ones(23, bool), **arrays)
+    for path in (run, run / "weight_space.npz"):
+        space = open_weight_space(path, torch.device("cpu"))
+        assert space.gaussians["after"].keys() == {"hmc"}
 
 
 def test_no_evaluation_no_pruning(tmp_path):

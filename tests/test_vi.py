@@ -4,6 +4,7 @@ import math
 
 from utils import vi
 from utils.mlp import Network, initial_weights, logits
+from utils.permutation import invert, permute_weights
 from utils.seeding import generator
 from utils.training import data_order
 from utils.vi import GaussianPosterior, kl_to_standard_normal, start_vi, train_vi_epoch
@@ -92,6 +93,16 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
         NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0
     )
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6
+
+
+def test_a_gaussian_is_permuted_as_a_whole():
+    posterior = GaussianPosterior(*torch.rand(2, NETWORK.num_weights, generator=generator(3)))
+    order = [torch.tensor([2, 0, 1, 4, 3])]
+    moved = posterior.permuted(NETWORK, order)
+    for part in ("mean", "std"):
+        expected = permute_weights(NETWORK, getattr(posterior, part), order)
+        assert torch.equal(getattr(moved, part), expected)
+    assert torch.equal(moved.permuted(NETWORK, invert(order)).std, posterior.std)
 
 
 def test_draws_have_the_posteriors_moments():

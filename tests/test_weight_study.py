@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from utils.alignment import spaced_beside
+from utils.alignment import spaced_beside, spaced_references
 from utils.compact import fit_blocks, merge_all
 from utils.matching import Matching, make_matcher
 from utils.mlp import Network
@@ -10,11 +10,14 @@ from utils.permutation import expected_transpositions, identity, permute_weights
 from utils.reference_study import Setting, move_together, study_prior, study_references
 from utils.vi import GaussianPosterior
 from utils.weight_study import (
+    by_group,
+    check_dead_pixels,
     check_dead_weights,
     choose_watched,
     correlations,
     dead_weights,
     mixing,
+    num_effective,
     prior_band,
     share_at_prior,
     weight_groups,
@@ -79,7 +82,7 @@ def test_groups_hold_every_weight_once():
 def check_of(samples: torch.Tensor) -> dict:
     """As the script does it: the effective samples are those of 64 of the weights."""
     moments = merge_all(fit_blocks(samples, len(samples)))
-    found = mixing(samples[:, :64].numpy(), {"dead": 64}, num_chains=1)
+    found = mixing(by_group(samples[:, :64].numpy(), {"dead": 64}, num_chains=1))
     every = torch.ones(samples.shape[1], dtype=torch.bool)
     return check_dead_weights(moments, every, found["dead"]["median_ess"])
 
@@ -126,41 +129,83 @@ def test_of_weights_at_the_prior_the_band_holds_95_percent(num_dead):
     known = torch.arange(20_000) >= 10_000  # half of the weights are known better than a priori
     samples[:, known] *= 0.5
     posterior = merge_all(fit_blocks(samples, 50)).gaussian()
-    found = share_at_prior(posterior, groups, prior_band(posterior, groups, 50))
+    watched = {"W1": samples[None, :, :64].numpy()}
+    found = share_at_prior(posterior, groups, prior_band(posterior, groups, watched))
     expected = 0.95 * (10_000 - num_dead) / (20_000 - num_dead)
     assert found["share"]["alive"] == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("num_chains", "memory", "rejected"), [(1, 0, 0.25), (1, 0.5, 0.25), (4, 0, 0.5)]
+)
+def test_the_band_knows_that_samples_are_repeated(num_chains, memory, rejected):
+    """With the samples counted as independent it would hold 80 to 86 % of these weights."""
+    moves = np.random.default_rng(0).random((num_chains, 240 // num_chains)) > rejected
+    chains = [
+        chain(240, 20_000, memory, seed=number)[row.cumsum()] for number, row in enumerate(moves)
+    ]
+    samples = torch.cat(chains)
+    posterior = merge_all(fit_blocks(samples, 240)).gaussian()
+    groups = {"W1": torch.ones(20_000, dtype=torch.bool)}
+    watched = by_group(samples[:, :64].numpy(), {"W1": 64}, num_chains)
+    share = share_at_prior(posterior, groups, prior_band(posterior, groups, watched))["share"]
+    assert share["W1"] == pytest.approx(0.95, abs=0.025)
+
+
+def test_without_effective_sizes_there_is_no_band():
+    groups = {"W1": torch.ones(50, dtype=torch.bool)}
+    for samples in (chain(7, 50, 0), chain(1, 50, 0).repeat(20, 1)):
+        posterior = merge_all(fit_blocks(samples, len(samples))).gaussian()
+        assert prior_band(posterior, groups, {"W1": samples[None].numpy()}) is None
+
+
+def test_dead_pixels_after_rebasin_and_of_vi_are_looked_at_too():
+    dead = torch.arange(5000) < 4000
+    good, bad = (merge_all(fit_blocks(chain(200, 5000, 0, std), 200)) for std in (1, 1.1))
+    mixed = {when: {"dead pixels": {"median_ess": 200.0}} for when in ("before", "after")}
+    vi = GaussianPosterior(torch.full((5000,), 0.1), torch.where(dead, 0.9, 5.0))
+    checks = check_dead_pixels({"before": good, "after": bad}, mixed, vi, dead)
+    assert checks["dead_pixels"]["passed"] is True
+    assert checks["dead_pixels_rebased"]["passed"] is False
+    assert checks["dead_pixels_vi"] == pytest.approx({"std": 0.9, "root_mean_square": 0.1})
+    by_weight = check_dead_pixels({"before": good}, mixed, None, dead)
+    assert by_weight["dead_pixels_rebased"] is by_weight["dead_pixels_vi"] is None
+
+
 # ---- mixing
+
+
+def mixing_of(values: np.ndarray, groups: dict[str, int], num_chains: int) -> dict:
+    return mixing(by_group(values, groups, num_chains))
 
 
 def test_mixing_sees_slow_weights_and_shifted_chains():
     fast, slow = (chain(400, 3, memory).numpy() for memory in (0, 0.95))
     shifted = np.concatenate([fast[:200], 5 + fast[200:]])  # two chains in two places
     both = np.concatenate([fast, slow, shifted], axis=1)
-    found = mixing(both, {"fast": 3, "slow": 3, "shifted": 3}, num_chains=2)
+    found = mixing_of(both, {"fast": 3, "slow": 3, "shifted": 3}, num_chains=2)
     assert found["fast"]["median_ess"] > 250
     assert found["slow"]["median_ess"] < 60
     assert found["fast"]["largest_rhat"] < 1.05
     assert found["shifted"]["median_rhat"] > 1.5
-    assert mixing(fast[:14], {"fast": 3}, num_chains=1)
-    assert mixing(fast[:14], {"fast": 3}, num_chains=2) == {}  # 7 draws of each say nothing
+    assert mixing_of(fast[:14], {"fast": 3}, num_chains=1)
+    assert mixing_of(fast[:14], {"fast": 3}, num_chains=2) == {}  # 7 draws of each say nothing
 
 
-def test_constant_weights_have_no_say_in_mixing():
+def test_constant_weights_have_no_say_in_mixing_of():
     values = chain(100, 3, 0).numpy()
     values[:, 1] = 0.5
-    found = mixing(values, {"some": 3}, num_chains=1)["some"]
+    found = mixing_of(values, {"some": 3}, num_chains=1)["some"]
     assert found["median_ess"] > 50
     assert found["largest_rhat"] < 1.1
-    assert mixing(values[:, [1]], {"constant": 1}, num_chains=1) == {}
+    assert mixing_of(values[:, [1]], {"constant": 1}, num_chains=1) == {}
 
 
 def test_samples_of_several_chains_lie_one_chain_after_the_other():
     """A chain that climbs and one that comes back: taken in turns they would seem to be mixed."""
     climb = np.linspace(0, 1, 100)
     values = np.concatenate([climb, climb[::-1]])[:, None]
-    assert mixing(values, {"drifting": 1}, num_chains=2)["drifting"]["median_rhat"] > 1.5
+    assert mixing_of(values, {"drifting": 1}, num_chains=2)["drifting"]["median_rhat"] > 1.5
 
 
 def test_correlations_of_every_pair():
@@ -217,7 +262,16 @@ def test_samples_are_not_rebased_to_one_of_themselves():
     assert spaced_beside([0, 4, 9], samples, 99) == [1, 2, 3, 5, 6, 7, 8]
     samples[[1, 5, 6]] = samples[[0, 4, 4]]  # proposals were rejected, and the samples repeated
     assert spaced_beside([0, 4, 9], samples, 99) == [2, 3, 7, 8]
-    assert spaced_beside([0, 1], samples[7:], 99) == [0, 1, 2]  # one alone has no deviation
+    assert spaced_beside([0, 1], samples[7:], 99) == []  # one alone has no deviation
+
+
+def test_of_few_samples_half_at_most_are_references():
+    samples = np.random.default_rng(0).random((6, 3))
+    assert spaced_references(samples, 5) == [0, 2, 5]
+    assert spaced_references(samples[:3], 5) == [0]
+    samples[3:] = samples[0]  # a chain that has stood still
+    assert spaced_references(samples, 5) == [0]
+    assert spaced_beside([0], samples, 5) == [1, 2]
 
 
 def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
@@ -234,7 +288,7 @@ def test_networks_of_the_prior_are_permuted_at_random(setting):
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     methods = {"same": GaussianPosterior(reference, torch.ones_like(reference))}
     methods["other"] = GaussianPosterior(-reference, torch.ones_like(reference))
-    null = study_prior(setting, reference, methods, 40)
+    null = study_prior(setting, reference, methods, 40, 40)
     assert null["mean_with"]["same"] == null["mean_with_reference"]
     assert null["mean_with"]["other"] == pytest.approx(-null["mean_with_reference"])
     # NoT of random permutations has a standard deviation of about √(ln 30) = 1.6
@@ -246,6 +300,33 @@ def test_networks_of_the_prior_are_permuted_at_random(setting):
     assert 0.02 < null["mean_with_reference"] < 0.9
 
 
+def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(setting):
+    """Whatever the study's samples are; alignment leaves less noise in the mean of more of them."""
+    reference = torch.randn(NETWORK.num_weights, generator=random(7))
+    methods = {"same": GaussianPosterior(reference, torch.ones_like(reference))}
+    found = {
+        (count, effective): study_prior(setting, reference, methods, count, effective)
+        for count, effective in ((2, 40), (10, 40), (60, 40), (40, 40), (10, 10))
+    }
+    alike = {null["mean_with"]["same"] for (_, effective), null in found.items() if effective == 40}
+    assert len(alike) == 1
+    assert alike == {found[40, 40]["mean_with_reference"]}
+    assert found[10, 10]["mean_with"]["same"] < min(alike) - 0.02
+    assert found[10, 40]["mean_with_reference"] == found[10, 10]["mean_with_reference"]
+    assert [len(null["transpositions"]) for null in found.values()] == [2, 10, 60, 40, 10]
+
+
+def test_a_mean_is_worth_the_effective_samples_of_the_first_layer():
+    """A chain's mean has the noise of so many independent draws, 1 / ESS."""
+    samples = chain(400, 2000, 0.8).numpy()
+    watched = by_group(samples[:, :64], {"W1": 64}, 1)
+    effective = num_effective(mixing(watched), 400)
+    assert 1 / effective == pytest.approx(np.square(samples.mean(0)).mean(), rel=0.25)
+    assert num_effective({}, 7) == 7
+    assert num_effective({"W1": {"median_ess": 1.2}}, 7) == 2
+    assert num_effective({"W1": {"median_ess": 9.0}}, 7) == 7
+
+
 def test_weights_of_dead_pixels_are_not_aligned(setting):
     values = torch.randn(100, 8, generator=random(1)) * (images()[:1] > 0)  # no unit is always off
     signed = replace(
@@ -253,7 +334,7 @@ def test_weights_of_dead_pixels_are_not_aligned(setting):
         matcher_for=lambda reference: make_matcher("activation", NETWORK, reference, values),
     )
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
-    null = study_prior(signed, reference, {}, 40)
+    null = study_prior(signed, reference, {}, 40, 2)
     assert null["mean_with_reference"] > 0.3
     assert abs(null["dead_with_reference"]) < 0.5  # of 60 weights it is good to 0.13
 

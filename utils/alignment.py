@@ -165,8 +165,14 @@ def spaced_positions(length: int, count: int) -> list[int]:
     return np.linspace(0, length - 1, min(length, count)).round().astype(int).tolist()
 
 
+def spaced_references(samples: np.ndarray, count: int) -> list[int]:
+    """At most `count` positions of samples [K, numbers], and of few different ones at most half."""
+    different = len({row.tobytes() for row in samples})
+    return spaced_positions(len(samples), min(count, max(different // 2, 1)))
+
+
 def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> list[int]:
-    """Such positions of samples [K, numbers] that are no references, if two or more are left.
+    """Such positions of samples [K, numbers] that are no references; none if one alone is left.
 
     A sample lies on itself: the mean of K samples would resemble a reference among them by 1 / √K,
     even if they had nothing in common. So do the copies that a chain leaves of it when it rejects.
@@ -174,5 +180,5 @@ def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> lis
     taken = {samples[position].tobytes() for position in references}
     others = [position for position, row in enumerate(samples) if row.tobytes() not in taken]
     if len(others) < 2:
-        return spaced_positions(len(samples), count)
+        return []  # one sample has no deviation
     return [others[position] for position in spaced_positions(len(others), count)]

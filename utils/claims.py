@@ -211,7 +211,10 @@ def transpositions_are_monotone(results: Results) -> tuple[str, str]:
 
 def transpositions_tell(results: Results) -> tuple[str, str]:
     diagnostics = results.diagnostics
-    chain = np.array(diagnostics["transpositions"]["along_chain"][1:])
+    found = diagnostics["transpositions"]  # the first sample is of the first chain
+    chain = np.array(found["along_chain"]).reshape(diagnostics["num_chains"], -1)[0, 1:]
+    if not len(chain):
+        raise Missing("The chain has a single sample")
     late = chain[len(chain) // 2 :].mean()
     dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
     apart = dynamics["alignment_transpositions"][-1, 0].sum()
@@ -240,7 +243,8 @@ def weights_compare(results: Results) -> tuple[str, str, str]:
     values = [found[frame][pair].values() for frame in found for pair in pairs]
     if any(None in pair for pair in values):
         raise Missing("Some weights or deviations are constant and have no correlation")
-    nulls = results.diagnostics["prior_networks"]["mean_with"]
+    prior = results.diagnostics["prior_networks"]
+    nulls, networks = prior["mean_with"], prior["networks_of_mean_with"]
     beyond, stds = [], [found["after"][pair]["std"] for pair in pairs]
     for pair in pairs:
         gain = found["after"][pair]["mean"] - found["before"][pair]["mean"]
@@ -259,7 +263,8 @@ def weights_compare(results: Results) -> tuple[str, str, str]:
         told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {null:+.2f})")
     evidence = (
         f"Correlation over weights, before rebasin → after: {'; '.join(told)}. In brackets: what "
-        "alignment alone brings, where networks from the prior stand for HMC's samples."
+        f"alignment alone brings, where {networks} networks from the prior, as many as HMC's "
+        "samples are worth, stand for these."
     )
     short = (
         f"the correlation of μ with HMC's rises by {min(beyond):+.2f} beyond what alignment alone "

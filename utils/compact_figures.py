@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from utils.figures import BLUE, GREEN, GREY, ORANGE, panels, styled
-from utils.tables import METHODS, ORDERS
+from utils.tables import METHODS, ORDERS, samples_of
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,10 +21,11 @@ OUTSIDE = 0.001  # share of weights beyond each end of an axis
 
 
 @styled
-def weight_pairs(source: Path, part: str) -> Figure:
+def weight_pairs(source: Path, part: str, names: dict[str, str] = METHODS) -> Figure:
     """Paper A's Figure 4: μ or σ of every two methods, weight by weight, before and after.
 
-    Weights of dead pixels are left out. There must be two methods or more.
+    Weights of dead pixels are left out. There must be two methods or more; `names` is how they
+    are called.
     """
     results = np.load(source)
     alive = results["alive"]
@@ -42,7 +43,7 @@ def weight_pairs(source: Path, part: str) -> Figure:
             image = _density(axis, *values[frame], bins)
             found = np.corrcoef(*values[frame])[0, 1]
             axis.set_title(f"{title}\ncorrelation {found:.3f}")
-            labels = [f"{SYMBOLS[part]} of {METHODS[name]}" for name in pair]
+            labels = [f"{SYMBOLS[part]} of {names[name]}" for name in pair]
             axis.set(xlabel=labels[0], ylabel=labels[1])
             axis.set(xscale=_scale(bins[0], part), yscale=_scale(bins[1], part))
             _sparse_ticks(axis.xaxis, bins[0])
@@ -89,19 +90,40 @@ def _sparse_ticks(axis: Axis, values: np.ndarray) -> None:
 
 @styled
 def transpositions_along_chain(source: Path) -> Figure:
-    """NoT of HMC's samples to the first of them, beside networks that know nothing of it."""
+    """NoT of HMC's samples to the first of them, beside networks that know nothing of it.
+
+    Where chains have gone far all of these differ by little, which the second panel shows.
+    """
     results = json.loads(Path(source).read_text())
-    chain, random = results["transpositions"]["along_chain"], results["transpositions"]["random"]
-    null = results["prior_networks"]["transpositions"]
-    highest = max(random, *chain, *null)
-    figure, ((axis,),) = panels(1, 1, width=5.5, height=3.2)
-    axis.plot(chain, color=BLUE, linewidth=1, label="HMC samples")
-    places = np.linspace(0, len(chain) - 1, len(null))
-    axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
-    axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=f"random: n − Hₙ = {random:.0f}")
-    axis.set(xlabel="sample of HMC", ylabel="NoT to the first sample", ylim=(0, 1.08 * highest))
-    axis.legend(loc="lower right")
+    found, null = results["transpositions"], results["prior_networks"]["transpositions"]
+    chains = np.array(found["along_chain"]).reshape(results["num_chains"], -1)
+    figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
+    for axis in axes:
+        _transpositions(axis, results["label"], chains, null, found["random"])
+        axis.set(xlabel="sample of its chain", ylabel="NoT to the first sample")
+    late = chains[:, chains.shape[1] // 2 :]
+    shown = np.array([found["random"], *null, *late.flat])
+    low, high, room = shown.min(), shown.max(), 0.08 * np.ptp(shown) or 1
+    axes[0].set(title="all", ylim=(0, 1.08 * max(high, chains.max(), 1)))
+    axes[1].set(title="close-up: its axis does not begin at 0", ylim=(low - room, high + room))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
+
+
+def _transpositions(
+    axis: Axes, label: str, chains: np.ndarray, null: list[int], random: float
+) -> None:
+    """NoT of chains [chains, samples], of networks from the prior, and of chance."""
+    first, *others = chains
+    which = ", first chain" if others else ""
+    axis.plot(first, color=BLUE, linewidth=1, zorder=3, label=f"{samples_of(label)}{which}")
+    for number, chain in enumerate(others):
+        known = "other chains" if number == 0 else "_"  # which hides it from the legend
+        axis.plot(chain, color=GREEN, linewidth=0.6, label=known)
+    places = np.linspace(0, chains.shape[1] - 1, len(null))
+    axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
+    chance = f"random: n − Hₙ = {random:.{1 if random < 100 else 0}f}"
+    axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=chance)
 
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json

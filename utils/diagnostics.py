@@ -41,6 +41,11 @@ def ess_bulk(draws: np.ndarray) -> float:
     return _basic_ess(rank_normalise(split(draws)))
 
 
+def ess_mean(draws: np.ndarray) -> float:
+    """Effective sample size for the mean of the draws as they are."""
+    return _basic_ess(split(draws))
+
+
 def ess_tail(draws: np.ndarray) -> float:
     """Effective sample size for the 5% and 95% quantiles, the smaller of the two."""
     return min(

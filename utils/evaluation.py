@@ -1,9 +1,8 @@
-"""The columns of Table 1: predictions, their scores, and how uncertain the scores are."""
+"""The columns of Table 1: predictions and their scores."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from utils.compact import LowRankGaussian, Moments, block_of, merge_all
+from utils.compact import block_of
 from utils.metrics import (
     accuracy,
     agreement,
@@ -14,8 +13,6 @@ from utils.metrics import (
 )
 from utils.mlp import Network
 from utils.predict import class_probabilities
-from utils.seeding import generator
-from utils.vi import GaussianPosterior
 
 import torch
 from torch import Tensor
@@ -114,86 +111,3 @@ def make_table(columns: dict[str, Column], labels: Tensor) -> dict[str, dict[str
         name: scores(column.average(), column.mean_network, truth, labels)
         for name, column in columns.items()
     }
-
-
-def bootstrap(
-    columns: dict[str, Column], labels: Tensor, num_replicates: int, seed: int
-) -> dict[str, dict[str, float]]:
-    """Standard errors of the table, from resampled test points and resampled parts.
-
-    The parts of HMC's samples are contiguous blocks of the chain, so that samples which resemble
-    their neighbours do not look like more than they are.
-    """
-    replicates = []
-    for number in range(num_replicates):
-        random = generator(seed, "bootstrap", number)
-        points = torch.randint(len(labels), (len(labels),), generator=random).to(labels.device)
-        resampled = {}
-        for name, column in columns.items():
-            count = len(column.sizes)
-            chosen = torch.randint(count, (count,), generator=random).to(labels.device)
-            mean_network = column.mean_network
-            resampled[name] = Column(
-                column.average(chosen)[None, points],
-                torch.ones(1, device=labels.device),
-                None if mean_network is None else mean_network[points],
-            )
-        replicates.append(make_table(resampled, labels[points]))
-    return {
-        name: {row: _deviation(r[name][row] for r in replicates) for row in replicates[0][name]}
-        for name in columns
-    }
-
-
-def refit_errors(
-    network: Network,
-    refit: Callable[[list[int]], GaussianPosterior | LowRankGaussian],
-    num_blocks: int,
-    images: Tensor,
-    labels: Tensor,
-    true_posterior: Tensor,
-    num_refits: int,
-    num_draws: int,
-    seed: int,
-) -> dict[str, float]:
-    """Standard errors of a Gaussian's column that come from the samples it was fitted to.
-
-    `refit(chosen)` fits it again to blocks of samples that are resampled. All refits draw their
-    weights with the same noise, so that they differ in nothing but the fit.
-    """
-    rows = []
-    for number in range(num_refits):
-        random = generator(seed, "refit_blocks", number)
-        posterior = refit(torch.randint(num_blocks, (num_blocks,), generator=random).tolist())
-        noise = generator(seed, "refit_noise")
-        column = draw_column(network, posterior, images, num_draws, 1, noise)
-        rows.append(scores(column.average(), column.mean_network, true_posterior, labels))
-    return {row: _deviation(scored[row] for scored in rows) for row in rows[0]}
-
-
-def refit_moments(blocks: list[Moments], chosen: list[int]) -> GaussianPosterior:
-    """The mean-field Gaussian of some blocks, each as often as it is chosen."""
-    return merge_all([blocks[block] for block in chosen]).gaussian()
-
-
-def refit_low_rank(
-    low_rank: LowRankGaussian, blocks: list[Moments], chosen: list[int]
-) -> LowRankGaussian:
-    """The low-rank Gaussian of some blocks of its samples.
-
-    Its mean is the blocks': a rank that is too small leaves out some ways in which it can move.
-    """
-    num_samples = len(low_rank.coordinates)
-    owners = [block_of(position, num_samples, len(blocks)) for position in range(num_samples)]
-    times = torch.tensor(chosen).bincount(minlength=len(blocks))
-    refitted = low_rank.resampled(times[owners].to(low_rank.mean.device))
-    return replace(refitted, mean=refit_moments(blocks, chosen).mean)
-
-
-def add_errors(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
-    """Errors of independent origin together."""
-    return {row: (first[row] ** 2 + second[row] ** 2) ** 0.5 for row in first}
-
-
-def _deviation(values: Iterable[float]) -> float:
-    return torch.tensor(list(values), dtype=torch.float64).std().item()

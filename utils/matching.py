@@ -358,9 +358,8 @@ def rebase_gaussian(
     network: Network, posterior: GaussianPosterior, matcher: Matcher
 ) -> tuple[GaussianPosterior, Matching]:
     """A Gaussian over weights, moved as a whole by the permutation that aligns its mean."""
-    mean, matching = rebase(network, posterior.mean, matcher)
-    std = permute_weights(network, posterior.std, matching.permutation)
-    return GaussianPosterior(mean, std), matching
+    _, matching = rebase(network, posterior.mean, matcher)
+    return posterior.permuted(network, matching.permutation), matching
 
 
 def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:

@@ -1,9 +1,9 @@
 """How q_r depends on what samples are rebased to, and what rebasin makes of mere noise."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from utils.compact import fit_blocks, merge_all
+from utils.compact import no_moments
 from utils.evaluation import draw_column, scores
 from utils.matching import Matcher, rebase, rebase_all, rebase_gaussian
 from utils.mlp import Network
@@ -36,16 +36,17 @@ class Fitted:
     transpositions: list[int]  # of every sample's rebasin
 
 
-def fit_to(setting: Setting, samples: Iterable[Tensor], matcher: Matcher, count: int) -> Fitted:
-    """q_r of so many samples."""
-    transpositions: list[int] = []
-
-    def rebased() -> Iterator[Tensor]:
-        for moved in rebase_all(setting.network, samples, matcher):
-            transpositions.append(num_transpositions(moved.matching.permutation))
-            yield moved.weights
-
-    return Fitted(merge_all(fit_blocks(rebased(), count)).gaussian(), transpositions)
+def fit_to(
+    setting: Setting, samples: Iterable[Tensor], matcher: Matcher, *counts: int
+) -> list[Fitted]:
+    """q_r of the first so many samples, for each of the counts."""
+    moments, transpositions, fits = None, [], {}
+    for moved in rebase_all(setting.network, samples, matcher):
+        moments = (moments or no_moments(moved.weights)).add(moved.weights)
+        transpositions.append(num_transpositions(moved.matching.permutation))
+        if moments.count in counts:
+            fits[moments.count] = Fitted(moments.gaussian(), list(transpositions))
+    return [fits[count] for count in counts]
 
 
 def describe(setting: Setting, fitted: Fitted, reference: Tensor) -> dict:
@@ -83,7 +84,7 @@ def study_references(
     rows, first, first_matcher = {}, None, None
     for name, reference in references.items():
         matcher = setting.matcher_for(reference)
-        fitted = fit_to(setting, samples, matcher, len(samples))
+        (fitted,) = fit_to(setting, samples, matcher, len(samples))
         rows[name] = describe(setting, fitted, reference)
         if first is None:
             first, first_matcher = fitted.posterior, setting.matcher_for(fitted.posterior.mean)
@@ -97,25 +98,36 @@ def study_references(
 
 
 def study_prior(
-    setting: Setting, reference: Tensor, methods: dict[str, GaussianPosterior], count: int
+    setting: Setting,
+    reference: Tensor,
+    methods: dict[str, GaussianPosterior],
+    count: int,
+    effective: int,
 ) -> dict:
     """Networks drawn from the prior, rebased to HMC's reference: they know nothing of the data.
 
     What their q_r has in common with that reference, and with other methods' Gaussians that are
-    rebased to it, is the work of the alignment alone.
+    rebased to it, is the work of the alignment alone. The mean of K networks keeps noise of the
+    variance 1 / K, so that its correlations grow with K. Therefore `count` networks, as many as the
+    study has samples, stand beside the study's rows; and `effective` networks, as many as all of
+    HMC's samples are worth, make the mean that other methods' are compared with ("mean_with").
     """
-
-    def draws() -> Iterator[Tensor]:
-        for number in range(count):
-            random = generator(setting.seed, "prior_network", number)
-            yield torch.randn(setting.network.num_weights, generator=random).to(reference)
-
-    fitted = fit_to(setting, draws(), setting.matcher_for(reference), count)
-    mean, alive = fitted.posterior.mean[setting.alive], setting.alive
+    draws = (
+        prior_network(setting, number).to(reference) for number in range(max(count, effective))
+    )
+    fitted, of_effective = fit_to(setting, draws, setting.matcher_for(reference), count, effective)
+    mean, alive = of_effective.posterior.mean[setting.alive], setting.alive
     return describe(setting, fitted, reference) | {
         "mean_with": {name: correlation(mean, g.mean[alive]) for name, g in methods.items()},
+        "networks_of_mean_with": effective,
         "transpositions": fitted.transpositions,
     }
+
+
+def prior_network(setting: Setting, number: int) -> Tensor:
+    """Weights drawn from N(0, 1)."""
+    random = generator(setting.seed, "prior_network", number)
+    return torch.randn(setting.network.num_weights, generator=random)
 
 
 def move_together(

@@ -121,7 +121,13 @@ class Results:
     @property
     def diagnostics(self) -> dict:
         """Of the evaluation; the chain's own are in its run."""
-        return self.runs["eval"].json("diagnostics.json")
+        run = self.runs["eval"]
+        found = run.json("diagnostics.json")
+        if "num_chains" not in found:
+            raise Missing(
+                f"{run.directory.name} is of an earlier version: make it with --overwrite"
+            )
+        return found
 
     @property
     def pruning(self) -> dict:

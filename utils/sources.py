@@ -9,7 +9,7 @@ from utils.config import UserError
 from utils.data import Dataset
 from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
-from utils.runs import find_run
+from utils.runs import find_run, read_mapping
 from utils.vi import GaussianPosterior
 
 import numpy as np
@@ -27,6 +27,7 @@ SCRIPTS = {
 # Methods beside HMC that leave samples: the option that says which run, and the run's kind.
 SAMPLED = {"ensemble": "ensemble"}
 METHODS = ("hmc", *SAMPLED, "vi")
+OPTIONAL = (*SAMPLED.values(), "VI")  # kinds that an evaluation can do without
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
 
@@ -41,6 +42,18 @@ class Samples:
 
     def __len__(self) -> int:
         return self.indices.size
+
+    @property
+    def num_chains(self) -> int:
+        return len(self.indices)
+
+    def num_blocks(self, most: int) -> int:
+        """Into how many contiguous blocks to cut them so that none holds samples of two chains.
+
+        At most so many, but at least one of every chain.
+        """
+        each = min(max(most // self.num_chains, 1), self.indices.shape[1])
+        return self.num_chains * each
 
     def __getitem__(self, position: int) -> Tensor:
         """One weight vector, read from the disk; a mapping held open would fill the memory."""
@@ -159,7 +172,8 @@ def locate(config, kind: str, given: str) -> Path | None:
     if given == NONE:
         return None
     if given == NEWEST:
-        return find_run(config, kind, SCRIPTS[kind])
+        without = f", or --{kind.lower()} none" if kind in OPTIONAL else ""
+        return find_run(config, kind, SCRIPTS[kind], f"give the path of one{without}")
     path = Path(given)
     if not path.exists():
         raise UserError(f"{path} does not exist; leave it out to use the newest finished run.")
@@ -172,6 +186,18 @@ def _recorded_config(path: Path) -> dict:
     recorded = (path if path.is_dir() else path.parent) / "config.yaml"
     content = yaml.safe_load(recorded.read_text()) if recorded.exists() else None
     return content if isinstance(content, dict) else {}
+
+
+def _check_is_hmc(path: Path) -> None:
+    """Other samples are no HMC's, and would be taken for what everything is measured against."""
+    record = (path if path.is_dir() else path.parent) / "meta.json"
+    sessions = read_mapping(record, json.loads).get("sessions", [])
+    script = sessions[0]["command"].split()[1] if sessions else SCRIPTS["HMC"]
+    if script != SCRIPTS["HMC"]:
+        raise UserError(
+            f"{path} is a run of {script}, not of {SCRIPTS['HMC']}: give another --hmc, or "
+            "--samples if these are to stand in for HMC's."
+        )
 
 
 def _check_dataset(directory: Path, dataset: str) -> None:
@@ -242,6 +268,7 @@ class Sources:
     vi: GaussianPosterior | None
     paths: dict[str, Path | None]
     inputs: dict[str, dict]  # the runs at these paths, as `identify` tells them
+    label: str  # what `hmc` is called: "HMC", or "samples" where a user's stand in for these
     num_train: int | None  # the first so many training images are what HMC has seen; none: all
 
 
@@ -256,6 +283,9 @@ def find_sources(config) -> Sources:
     paths = {kind: locate(config, kind, path) for kind, path in given.items()}
     # Before their samples are looked at: a chain that runs may have more of them in a moment.
     inputs = {kind: identify(path) for kind, path in paths.items() if path}
+    label = "samples" if config.samples else "HMC"
+    if label == "HMC":
+        _check_is_hmc(paths["HMC"])
     hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
     others = {name: open_samples(paths[kind]) for name, kind in SAMPLED.items() if paths[kind]}
     network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
@@ -267,11 +297,11 @@ def find_sources(config) -> Sources:
                 f"give the path of another run, or --{kind.lower()} none."
             )
     for kind, path in paths.items():
-        print(f"{kind:9} {path or 'left out'}")
+        print(f"{label if kind == 'HMC' else kind:9} {path or 'left out'}")
     _warn_of_other_data(paths)
-    print(f"{len(hmc)} samples of HMC are used; chains: {hmc.indices.shape[0]}.")
+    print(f"{len(hmc)} samples of {paths['HMC']} are used; chains: {hmc.num_chains}.")
     num_train = _recorded_config(paths["HMC"]).get("num_train")
-    return Sources(hmc.network, hmc, others, vi, paths, inputs, num_train)
+    return Sources(hmc.network, hmc, others, vi, paths, inputs, label, num_train)
 
 
 def _warn_of_other_data(paths: dict[str, Path | None]) -> None:
@@ -296,9 +326,9 @@ class WeightSpace:
     alive: Tensor  # [d]: weights that are not behind dead pixels
 
 
-def open_weight_space(directory: Path, device: torch.device) -> WeightSpace:
-    """The weight_space.npz in a run directory of MNIST_eval.py."""
-    path = directory / "weight_space.npz"
+def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
+    """The weight_space.npz in a run directory of MNIST_eval.py, or that file itself."""
+    path = path / "weight_space.npz" if path.is_dir() else path
     network = read_network(path)
     arrays = {name: array.to(device) for name, array in read_arrays(path, SCRIPTS["eval"]).items()}
     gaussians = {

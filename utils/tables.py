@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from utils.diagnostics import FEWEST_DRAWS
 from utils.evaluation import COLUMNS
 
 import yaml
@@ -22,11 +23,18 @@ def number(value: float | None, digits: int, sign: str = "") -> str:
     return f"{value:{sign}.{digits}f}"
 
 
-def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) -> list[list[str]]:
+def column_name(column: str, label: str) -> str:
+    """How a column of Table 1 is called, if `label` stands in HMC's place."""
+    return COLUMNS[column] if label == "HMC" else COLUMNS[column].removeprefix("HMC ")
+
+
+def table_rows(
+    table: dict, errors: dict, paper: dict, rows: tuple[str, ...], label: str = "HMC"
+) -> list[list[str]]:
     """A line per column of the table: its name, then each score as "ours ± error (paper's)"."""
     lines = []
     for name, column in table.items():
-        line = [COLUMNS[name]]
+        line = [column_name(name, label)]
         for row in rows:
             cell = "–"
             if row in column:
@@ -39,7 +47,7 @@ def table_rows(table: dict, errors: dict, paper: dict, rows: tuple[str, ...]) ->
 
 
 def table_numbers(
-    table: dict, errors: dict, paper: dict, rows: tuple[str, ...]
+    table: dict, errors: dict, paper: dict, rows: tuple[str, ...], label: str = "HMC"
 ) -> tuple[list[str], list[list]]:
     """Headings and lines of the same as numbers: each score, its error, and the paper's if any."""
     parts = {"": table, " ±": errors, " paper": paper}
@@ -48,7 +56,7 @@ def table_numbers(
         if any(row in column for column in part.values())
     ]  # fmt: skip
     lines = [
-        [COLUMNS[name], *(parts[suffix].get(name, {}).get(row) for row, suffix in shown)]
+        [column_name(name, label), *(parts[suffix].get(name, {}).get(row) for row, suffix in shown)]
         for name in table
     ]
     return ["posterior", *(row + suffix for row, suffix in shown)], lines
@@ -61,28 +69,54 @@ def print_table(lines: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
+def method_names(label: str) -> dict[str, str]:
+    """How methods are called, if `label` stands in HMC's place."""
+    return METHODS | {"hmc": label}
+
+
+def samples_of(label: str) -> str:
+    return "HMC samples" if label == "HMC" else label
+
+
 def summary_lines(diagnostics: dict) -> list[str]:
     """The checks and findings of an evaluation, a line each."""
     return [
-        _dead_pixel_line(diagnostics["dead_pixels"]),
+        *_dead_pixel_lines(diagnostics),
         *_mixing_lines(diagnostics["mixing"]),
         *_prior_lines(diagnostics),
         *_transposition_lines(diagnostics),
         _low_rank_line(diagnostics),
-        _halves_line(diagnostics["halves_of_hmc"]),
+        _halves_line(diagnostics),
     ]
 
 
-def _dead_pixel_line(check: dict | None) -> str:
+def _dead_pixel_lines(diagnostics: dict) -> list[str]:
+    check, rebased = diagnostics["dead_pixels"], diagnostics["dead_pixels_rebased"]
+    vi = diagnostics["dead_pixels_vi"]
     if check is None:
-        return "Dead pixels: none in these images, so nothing to check against the prior."
+        return ["Dead pixels: none in these images, so nothing to check against the prior."]
+    suspect = "look at the sampler"
+    if diagnostics["label"] != "HMC":
+        suspect = "samples of this posterior would have it so"
+    lines = [_dead_pixel_line("Dead pixels'", check, suspect)]
+    if rebased:
+        lines.append(_dead_pixel_line("After rebasin dead pixels'", rebased, suspect))
+    if vi:
+        lines.append(
+            f"VI's σ of dead pixels' weights is {vi['std']:.4f} on average, their μ "
+            f"{vi['root_mean_square']:.4f} in size: 1 and 0 once VI has converged"
+        )
+    return lines
+
+
+def _dead_pixel_line(whose: str, check: dict, suspect: str) -> str:
     measured = (
-        f"Dead pixels' {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
+        f"{whose} {check['weights']} weights: mean square {check['mean_square']:.4f} ± "
         f"{check['standard_error']:.4f}, average σ {check['std']:.4f}"
     )
     if check["passed"] is None:
         return f"{measured}; too few effective samples to hold them against the prior."
-    verdict = "as the prior has it" if check["passed"] else "NOT the prior's: look at the sampler"
+    verdict = "as the prior has it" if check["passed"] else f"NOT the prior's: {suspect}"
     return (
         f"{measured} ({check['std_expected']:.4f} expected of {check['effective_samples']:.0f} "
         f"effective samples): {verdict}."
@@ -90,6 +124,8 @@ def _dead_pixel_line(check: dict | None) -> str:
 
 
 def _mixing_lines(mixing: dict) -> list[str]:
+    if not any(mixing.values()):
+        return [f"No R-hat, no ESS: chains have fewer than {FEWEST_DRAWS} samples, or stand still"]
     return [
         f"Weights {when} rebasin, {name}: median R-hat {number(numbers['median_rhat'], 3)}, "
         f"median ESS {number(numbers['median_ess'], 0)}"
@@ -99,17 +135,19 @@ def _mixing_lines(mixing: dict) -> list[str]:
 
 
 def _prior_lines(diagnostics: dict) -> list[str]:
-    lines = []
+    label, lines = diagnostics["label"], []
+    names = method_names(label)
     for frame, gaussians in diagnostics["average_std"].items():
         average = ", ".join(
-            f"{METHODS[name]} {groups['alive']:.3f}" for name, groups in gaussians.items()
+            f"{names[name]} {groups['alive']:.3f}" for name, groups in gaussians.items()
         )
         lines.append(f"Average σ {frame} rebasin, without dead pixels' weights: {average}")
     for frame, found in diagnostics["at_prior"].items():
         low, high = found["band"]
         lines.append(
-            f"HMC {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have a σ "
-            f"that can be the prior's ({low:.3f} to {high:.3f}; of draws from the prior 95 % have)"
+            f"{label} {frame} rebasin: {100 * found['share']['alive']:.1f} % of these weights have "
+            f"a σ that can be the prior's ({low:.3f} to {high:.3f}; of draws from the prior 95 % "
+            "have)"
         )
     return lines
 
@@ -118,9 +156,9 @@ def _transposition_lines(diagnostics: dict) -> list[str]:
     chain = diagnostics["transpositions"]["along_chain"][1:]
     null = diagnostics["prior_networks"]
     return [
-        f"NoT of HMC samples to the first: {sum(chain) / len(chain):.1f} on average; of networks "
-        f"from the prior: {null['average_transpositions']:.1f}; of random permutations: "
-        f"{diagnostics['transpositions']['random']:.1f}",
+        f"NoT of {samples_of(diagnostics['label'])} to the first: {sum(chain) / len(chain):.1f} "
+        f"on average; of networks from the prior: {null['average_transpositions']:.1f}; of random "
+        f"permutations: {diagnostics['transpositions']['random']:.1f}",
     ]
 
 
@@ -132,10 +170,12 @@ def _low_rank_line(diagnostics: dict) -> str:
     )
 
 
-def _halves_line(halves: dict) -> str:
+def _halves_line(diagnostics: dict) -> str:
+    halves = diagnostics["halves_of_hmc"]
     return (
-        f"The two halves of HMC's samples agree on {number(halves['agreement'], 4)} of the images, "
-        f"TV {number(halves['total_variation'], 4)}: so far they know their own posterior"
+        f"The two halves of {samples_of(diagnostics['label'])} agree on "
+        f"{number(halves['agreement'], 4)} of the images, TV "
+        f"{number(halves['total_variation'], 4)}: so far they know their own posterior"
     )
 
 

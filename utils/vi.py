@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from utils.backprop import Backprop
 from utils.mlp import Network
+from utils.permutation import Permutation, permute_weights
 from utils.seeding import generator
 from utils.training import adam_update, check_finite, data_order
 
@@ -31,6 +32,11 @@ class GaussianPosterior:
         for _ in range(count):
             noise = torch.randn(self.mean.shape, generator=generator).to(self.mean.device)
             yield torch.addcmul(self.mean, self.std, noise)
+
+    def permuted(self, network: Network, permutation: Permutation) -> "GaussianPosterior":
+        """The same as a whole, with the hidden units in their new places."""
+        moved = (permute_weights(network, part, permutation) for part in (self.mean, self.std))
+        return GaussianPosterior(*moved)
 
 
 @dataclass(frozen=True)

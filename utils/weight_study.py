@@ -5,7 +5,7 @@ posterior is the prior N(0, 1), whatever the network. They are the known answer 
 """
 
 from utils.compact import Moments
-from utils.diagnostics import FEWEST_DRAWS, diagnose
+from utils.diagnostics import FEWEST_DRAWS, diagnose, ess_mean
 from utils.mlp import Network
 from utils.seeding import generator
 from utils.vi import GaussianPosterior
@@ -45,6 +45,12 @@ def weight_groups(network: Network, dead: Tensor) -> dict[str, Tensor]:
     return {name: mask for name, mask in groups.items() if mask.any()}
 
 
+def alive_weights(groups: dict[str, Tensor]) -> Tensor:
+    """Which weights [d] are not behind dead pixels."""
+    dead = groups.get("dead pixels")
+    return torch.ones_like(groups["W1"]) if dead is None else ~dead
+
+
 def choose_watched(groups: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     """Indices of some weights of every group, drawn at random."""
     chosen = {}
@@ -58,15 +64,23 @@ def choose_watched(groups: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
 # ---- mixing
 
 
-def mixing(values: np.ndarray, groups: dict[str, int], num_chains: int) -> dict[str, dict]:
-    """R-hat and ESS of weights [samples, watched], their columns being groups of these sizes."""
+def by_group(values: np.ndarray, groups: dict[str, int], num_chains: int) -> dict[str, np.ndarray]:
+    """Weights [samples, watched] of groups of these sizes, each as [chains, draws, weights].
+
+    The samples are those of one chain after the other.
+    """
     chains = values.reshape(num_chains, -1, values.shape[1])
-    if chains.shape[1] < FEWEST_DRAWS:
-        return {}
-    each = [diagnose(chains[:, :, column]) for column in range(chains.shape[2])]
-    summaries, start = {}, 0
-    for name, size in groups.items():
-        members, start = each[start : start + size], start + size
+    parts = np.split(chains, np.cumsum(list(groups.values()))[:-1], axis=2)
+    return dict(zip(groups, parts, strict=True))
+
+
+def mixing(groups: dict[str, np.ndarray]) -> dict[str, dict]:
+    """R-hat and ESS of the weights of every group [chains, draws, weights]."""
+    summaries = {}
+    for name, chains in groups.items():
+        if chains.shape[1] < FEWEST_DRAWS:
+            continue
+        members = [diagnose(chains[:, :, column]) for column in range(chains.shape[2])]
         moving = [m for m in members if np.isfinite(m["ess_bulk"])]  # others are constant
         if moving:
             summaries[name] = {
@@ -76,6 +90,15 @@ def mixing(values: np.ndarray, groups: dict[str, int], num_chains: int) -> dict[
                 "smallest_ess": float(min(m["ess_bulk"] for m in moving)),
             }
     return summaries
+
+
+def num_effective(groups: dict[str, dict], num_samples: int) -> int:
+    """How many independent samples the means of the first layer's weights are worth.
+
+    All of them, where that is not known because chains are short or stand still.
+    """
+    median = groups.get("W1", {}).get("median_ess", num_samples)
+    return int(min(max(round(median), 2), num_samples))
 
 
 # ---- beside the prior
@@ -115,19 +138,70 @@ def check_dead_weights(moments: Moments, dead: Tensor, effective: float) -> dict
     }
 
 
+def check_dead_pixels(
+    moments: dict[str, Moments], mixed: dict, vi: GaussianPosterior | None, dead: Tensor
+) -> dict[str, dict | None]:
+    """Weights of dead pixels beside the prior: HMC's before and after rebasin, and VI's.
+
+    Rebasin by activation does not look at them, so that they follow the prior after it as before.
+    VI's tell whether it has converged.
+    """
+    checks = {"dead_pixels": None, "dead_pixels_rebased": None, "dead_pixels_vi": None}
+    for when, name in (("before", "dead_pixels"), ("after", "dead_pixels_rebased")):
+        if when in moments:
+            effective = mixed[when].get("dead pixels", {}).get("median_ess", 0.0)
+            checks[name] = check_dead_weights(moments[when], dead, effective)
+    if vi:
+        checks["dead_pixels_vi"] = describe_dead(vi, dead)
+    return checks
+
+
+def describe_dead(posterior: GaussianPosterior, dead: Tensor) -> dict | None:
+    """Of a Gaussian's dead weights: their average σ and the root of the mean of μ²; exact: 1 and 0.
+
+    None if there are no such weights.
+    """
+    if not dead.any():
+        return None
+    mean, std = posterior.mean[dead].double(), posterior.std[dead].double()
+    return {
+        "std": std.mean().item(),
+        "root_mean_square": mean.square().mean().sqrt().item(),
+    }
+
+
 def prior_band(
-    direct: GaussianPosterior, groups: dict[str, Tensor], num_samples: int
-) -> np.ndarray:
+    direct: GaussianPosterior, groups: dict[str, Tensor], watched: dict[str, np.ndarray]
+) -> np.ndarray | None:
     """Between which σ lie PRIOR_SHARE of weights that follow the prior, with HMC's sampling error.
 
-    These are the dead ones' before rebasin (by weight it aligns them, too), or where these are few,
-    independent draws'.
+    These are the dead ones' before rebasin (by weight it aligns them, too). Where these are few,
+    they are what a Gaussian weight's would be, whose chain has the effective sizes of the dead
+    ones `watched` [chains, draws, weights], or of the others in the first layer: its σ² is about
+    chi² with as many degrees of freedom as squared deviations are effective, less one, and falls
+    short of 1 by what the mean takes. None where chains are too short, or stand still, for that.
     """
-    tail = (1 - PRIOR_SHARE) / 2
+    tails = [(1 - PRIOR_SHARE) / 2, (1 + PRIOR_SHARE) / 2]
     dead = groups.get("dead pixels")
     if dead is not None and dead.sum() >= FEWEST_DEAD:
-        return np.quantile(direct.std[dead].cpu().numpy(), [tail, 1 - tail])
-    return np.sqrt(chi2.ppf([tail, 1 - tail], num_samples - 1) / (num_samples - 1))
+        return np.quantile(direct.std[dead].cpu().numpy(), tails)
+    chains = watched["dead pixels" if "dead pixels" in watched else "W1"]
+    of_mean, of_squares = _effective_sizes(chains)
+    if not of_squares > 2:  # NaN is not, either
+        return None
+    count = chains.shape[0] * chains.shape[1]
+    expected = (1 - 1 / of_mean) * count / (count - 1)
+    freedom = min(of_squares, count) - 1  # squares of a Gaussian chain are never antithetic
+    return np.sqrt(expected * chi2.ppf(tails, freedom) / freedom)
+
+
+def _effective_sizes(chains: np.ndarray) -> tuple[float, float]:
+    """Medians over weights of the effective sizes of their values, and of squared deviations."""
+    if chains.shape[1] < FEWEST_DRAWS:
+        return float("nan"), float("nan")
+    squares = np.square(chains - chains.mean((0, 1)))
+    both = [[ess_mean(v[:, :, k]) for k in range(v.shape[2])] for v in (chains, squares)]
+    return tuple(float(np.median(sizes)) for sizes in both)
 
 
 def share_at_prior(
@@ -140,13 +214,34 @@ def share_at_prior(
 
 def averages(values: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
     """Averages over the weights of every group, and over all but the dead ones."""
-    dead = groups.get("dead pixels")
-    alive = torch.ones_like(groups["W1"]) if dead is None else ~dead
-    masks = {"alive": alive} | groups
+    masks = {"alive": alive_weights(groups)} | groups
     return {name: values[mask].double().mean().item() for name, mask in masks.items()}
 
 
 # ---- posteriors beside each other
+
+
+def describe_frames(
+    frames: dict[str, dict[str, GaussianPosterior]],
+    groups: dict[str, Tensor],
+    band: np.ndarray | None,
+) -> dict[str, dict]:
+    """Posteriors by frame, then by method: HMC's σ beside the prior's, averages, correlations."""
+    alive = alive_weights(groups)
+    return {
+        "at_prior": {
+            frame: share_at_prior(gaussians["hmc"], groups, band)
+            for frame, gaussians in frames.items()
+            if band is not None
+        },
+        "average_std": {
+            frame: {name: averages(g.std, groups) for name, g in gaussians.items()}
+            for frame, gaussians in frames.items()
+        },
+        "correlations": {
+            frame: correlations(gaussians, alive) for frame, gaussians in frames.items()
+        },
+    }
 
 
 def correlation(first: Tensor, second: Tensor) -> float:
