@@ -282,12 +282,6 @@ def test_what_is_not_finite_is_not_measured(tmp_path):
             judge(results_of(tmp_path))
 
 
-def test_an_evaluation_of_an_earlier_version_is_not_measured(tmp_path):
-    write(tmp_path, "eval", "diagnostics.json", {"transpositions": {"along_chain": [0, 9]}})
-    with pytest.raises(Missing, match="of an earlier version"):
-        claims.transpositions_tell(results_of(tmp_path))
-
-
 def test_what_no_run_has_left_is_not_measured(tmp_path):
     verdicts = judge_all(results_of(tmp_path))
     assert {verdict.mark for verdict in verdicts} == {UNKNOWN}

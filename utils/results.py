@@ -121,13 +121,7 @@ class Results:
     @property
     def diagnostics(self) -> dict:
         """Of the evaluation; the chain's own are in its run."""
-        run = self.runs["eval"]
-        found = run.json("diagnostics.json")
-        if "num_chains" not in found:
-            raise Missing(
-                f"{run.directory.name} is of an earlier version: make it with --overwrite"
-            )
-        return found
+        return self.runs["eval"].json("diagnostics.json")
 
     @property
     def pruning(self) -> dict:
