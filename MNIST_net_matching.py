@@ -15,7 +15,7 @@ barriers, NoT), and the two trained networks as samples.npy with network.json.
 import time
 from dataclasses import dataclass, replace
 
-from utils import figures
+from utils import permutation_figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
 from utils.config import PermutationConfig, option
@@ -190,9 +190,9 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         **results,
     )
     source = run.path("training_dynamics.npz")
-    run.save_figure("loss_along_line", figures.loss_along_line(source))
-    run.save_figure("barriers", figures.barriers(source))
-    run.save_figure("along_line", figures.along_line(source))
+    run.save_figure("loss_along_line", permutation_figures.loss_along_line(source))
+    run.save_figure("barriers", permutation_figures.barriers(source))
+    run.save_figure("along_line", permutation_figures.along_line(source))
     report(run, {name: value.cpu() for name, value in results.items()})
 
 

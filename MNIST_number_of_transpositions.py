@@ -18,7 +18,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from utils import figures
+from utils import permutation_figures
 from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
 from utils.config import PermutationConfig, UserError, option
@@ -93,7 +93,9 @@ def main(config: TranspositionsConfig) -> None:
             state = train_pairs(run, network, data, settings, repetition, state)
             records += measure_pairs(run, network, data, repetition, state.weights)
             save_records(run, records)
-    run.save_figure("transpositions", figures.transpositions(run.path("transpositions.jsonl")))
+    run.save_figure(
+        "transpositions", permutation_figures.transpositions(run.path("transpositions.jsonl"))
+    )
     report(run, records)
 
 

@@ -10,7 +10,7 @@ to benchmarks/recovery.json and recovery.png.
 import argparse
 
 import harness
-from utils import figures
+from utils import permutation_figures
 from utils.data import load_dataset
 from utils.files import save_json
 from utils.matching import METHODS, make_matcher
@@ -36,7 +36,7 @@ def main() -> None:
     }
     path = harness.ROOT / "benchmarks" / "recovery.json"
     save_json(path, {"noise": NOISE, "images": options.num_images, "recovered": recovered})
-    figures.recovery(path).savefig(path.with_suffix(".png"))
+    permutation_figures.recovery(path).savefig(path.with_suffix(".png"))
 
 
 def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:

@@ -3,7 +3,7 @@
 import json
 from itertools import combinations
 
-from tests.test_figures import assert_readable, line_of
+from tests.drawn import assert_readable, line_of
 from utils import compact_figures
 
 import numpy as np
