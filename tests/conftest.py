@@ -1,6 +1,7 @@
 """What the tests share: the repository's data directory, and scripts run as a user runs them."""
 
 import dataclasses
+import gc
 import json
 import os
 import runpy
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.chain_record import ChainRecord
 from utils.data import load_dataset
 
 import pytest
@@ -171,3 +173,25 @@ def _no_wandb_from_outside(monkeypatch):
     """Tests log nowhere, whatever the user's own settings."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def stopped_script(script, monkeypatch):
+    """Run the script, ask it to stop in some step, and let go of its lock as a process does."""
+
+    def run(in_step, *arguments):
+        on_step, steps = ChainRecord.on_step, []
+
+        def step(self, *arguments):
+            steps.append(1)
+            self.run.stop_requested = len(steps) == in_step
+            on_step(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ChainRecord, "on_step", step)
+            stopped = script(*arguments)
+        assert stopped.returncode == 130
+        gc.collect()
+        return stopped
+
+    return run
