@@ -97,6 +97,11 @@ class HMCConfig(NetworkConfig):
         """Transitions of each chain after burn-in."""
         return self.num_samples * self.store_every
 
+    @property
+    def num_iterations(self) -> int:
+        """Transitions of each chain in all."""
+        return self.num_burnin + self.num_sampling
+
     def hmc_settings(self) -> HMCSettings:
         if (self.num_steps is None) == (self.trajectory_length is None):
             raise UserError(
@@ -267,7 +272,7 @@ def sample(
     record: ChainRecord | None = None,
 ) -> Chains:
     """The chains after all transitions, each recorded (by the first rank) as it was made."""
-    while chains.iteration < config.num_burnin + config.num_sampling:
+    while chains.iteration < config.num_iterations:
         chains, transitions = advance(
             target, chains, settings, config.seed, ranks,
             spread_chains=config.parallel == "chains",

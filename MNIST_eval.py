@@ -314,12 +314,14 @@ def score_all(
 ) -> tuple[dict, dict]:
     """The table and its standard errors."""
     config, data = setup.config, setup.data
+    chains = {name: s.num_chains for name, s in {"hmc": sources.hmc, **sources.others}.items()}
     refits = {
-        name: Fit(name.split("_")[0], partial(refit_moments, blocks))
+        name: Fit(method, partial(refit_moments, blocks))
         for name, blocks in fits.items()
+        for method in chains
+        if name.startswith(f"{method}_")
     }
     refits["hmc_low_rank"] = Fit("hmc", partial(refit_low_rank, low_rank, fits["hmc_rebased"]))
-    chains = {name: s.num_chains for name, s in {"hmc": sources.hmc, **sources.others}.items()}
     table = make_table(columns, data.test_labels)
     errors = TableErrors(
         columns, data.test_labels, refits, chains, setup.network, data.test_images,

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from utils.claims import UNKNOWN, judge_all
 from utils.compute import choose_device
-from utils.config import Config, UserError, changed_fields, grown_fields, load_configs
+from utils.config import Config, UserError, changes, grown_fields, load_configs
 from utils.data import FILES
 from utils.jobs import start_child
 from utils.progress import duration
@@ -83,10 +83,7 @@ class Task:
     @property
     def changes(self) -> list[str]:
         """Settings that make the run that is there another one than is asked for."""
-        was = self.run.config
-        grown = grown_fields(self.config, was)
-        changed = [name for name in changed_fields(self.config, was) if name not in grown]
-        return [f"{k} was {was.get(k)} and is {getattr(self.config, k)}" for k in changed]
+        return changes(self.config, self.run.config)
 
 
 PRESETS = ("quick", "laptop", "paper")

@@ -21,11 +21,19 @@ import runpy
 import shlex
 import sys
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from utils import figures
-from utils.config import Config, Parser, UserError, changed_fields, load_configs, point_label
+from utils.config import (
+    Config,
+    Parser,
+    UserError,
+    changes,
+    grown_fields,
+    load_configs,
+    point_label,
+)
 from utils.files import read_mapping, save_figure, save_json
 from utils.jobs import Job, run_jobs, threads_for_each
 from utils.progress import duration, progress_bar
@@ -52,8 +60,14 @@ class Point:
         return point_label(self.chosen)
 
     @property
+    def recorded(self) -> dict:
+        """The settings that its run was begun with; none if it has not begun."""
+        return read_mapping(self.directory / "config.yaml", yaml.safe_load)
+
+    @property
     def finished(self) -> bool:
-        return (self.directory / "DONE").exists()
+        done = (self.directory / "DONE").exists()
+        return done and not grown_fields(self.config, self.recorded)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -121,7 +135,7 @@ def plan(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     ]
     check_distinct(sweep, points)
     for point in points:
-        check_unchanged(point)
+        check_unchanged(sweep, point)
         if point.finished:
             check_metric(sweep, point)
     return points
@@ -164,18 +178,34 @@ def check_distinct(sweep: Sweep, points: list[Point]) -> None:
             raise UserError(f"{sweep.path} has a point twice: {directory.name}. Keep one of them.")
 
 
-def check_unchanged(point: Point) -> None:
+def check_unchanged(sweep: Sweep, point: Point) -> None:
     """A run is not taken for this point's if it was begun with other settings."""
-    recorded = point.directory / "config.yaml"
-    if not recorded.exists():
-        return
-    was = read_mapping(recorded, yaml.safe_load)
-    changed = [f"{k} was {was.get(k)}" for k in changed_fields(point.config, was)]
-    if changed:
+    was = point.recorded
+    told = changes(point.config, was) + changed_inputs(sweep, point) if was else []
+    if told:
         raise UserError(
-            f"{point.directory} was begun with other settings ({', '.join(changed)}): "
+            f"{point.directory} was begun with other settings ({', '.join(told)}): "
             "give this sweep another --run_batch_name."
         )
+
+
+def changed_inputs(sweep: Sweep, point: Point) -> list[str]:
+    """Of what the script reads, such as an evaluation's runs, what the file names anew.
+
+    Runs remember such inputs themselves, but those that are finished are not asked.
+    """
+    shared = {field.name for field in fields(Config)}
+    names = [
+        field.name
+        for field in fields(point.config)
+        if field.metadata["changeable"] and field.name in sweep.fixed.keys() - shared
+    ]
+    was, now = point.recorded, point.config
+    return [
+        f"{name} was {was.get(name)} and is {getattr(now, name)}"
+        for name in names
+        if was.get(name) != getattr(now, name)
+    ]
 
 
 def directory_of(sweep: Sweep, points: list[Point]) -> Path:

@@ -168,10 +168,9 @@ def rebase_and_fit(
 
 
 def choose_order(options: argparse.Namespace, q_r: GaussianPosterior) -> str:
-    """What weights are kept by: where all networks are the same, σ tells nothing."""
-    if not q_r.std.any():
-        return "abs_mean"
-    return options.prune_by or ("std" if options.samples else "signal_to_noise")
+    """What weights are kept by, unless it is said: σ tells nothing where all networks are alike."""
+    by_std = options.samples and q_r.std.any()
+    return options.prune_by or ("std" if by_std else "signal_to_noise")
 
 
 def draws(posterior: GaussianPosterior) -> Iterable[Tensor]:
@@ -233,8 +232,6 @@ def report(options: argparse.Namespace, summary: dict) -> None:
         advise(summary["accuracy"])
     prune_by = summary["prune_by"]
     print(f"\npruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero, by {prune_by}.")
-    if prune_by == "abs_mean" != options.prune_by:
-        print("It is by |μ|, as σ is 0: after rebasin all the networks are the same.")
     print(f"Saved in {options.out_dir}")
 
 

@@ -112,7 +112,7 @@ def test_transpositions_along_chain(tmp_path):
         assert line_of(axis, "HMC samples").tolist() == [0, 3, 7]
         assert line_of(axis, "networks from the prior").tolist() == [25, 30]
         assert axis.get_ylim()[1] > 30  # of small layers chance has more than 8 % over its mean
-        assert line_of(axis, "random: n − Hₙ = 26.0")[0] == 26
+        assert line_of(axis, "random permutations: 26.0")[0] == 26
     assert figure.axes[0].get_ylim()[0] == 0
 
 
@@ -123,7 +123,7 @@ def test_what_is_near_chance_can_be_told_from_it(tmp_path):
     assert 490 < low < 499 < 507 < high < 515
     assert "does not begin at 0" in close.get_title()
     assert whole.get_ylim()[0] == 0
-    assert line_of(close, "random: n − Hₙ = 505")[0] == 505.2
+    assert line_of(close, "random permutations: 505")[0] == 505.2
     assert line_of(close, "samples")[-1] == 502
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from utils import config
-from utils.config import Config, UserError, changed_fields, load_configs, option
+from utils.config import Config, UserError, changes, load_configs, option
 
 import pytest
 
@@ -119,9 +119,9 @@ def test_mistakes_in_a_yaml_file(tmp_path, text, sentences):
         assert sentence in str(caught.value)
 
 
-def test_changed_fields_are_those_that_decide_the_result():
+def test_changes_are_of_settings_that_decide_the_result():
     recorded = vars(load("--seed", "1", "--out_dir", "here"))
-    assert changed_fields(load("--seed", "2", "--out_dir", "there"), recorded) == ["seed"]
+    assert changes(load("--seed", "2", "--out_dir", "there"), recorded) == ["seed was 1 and is 2"]
 
 
 def test_help_names_every_field_with_unit_and_default(capsys):

@@ -35,7 +35,7 @@ def dynamics(request, tmp_path):
         distance=ramp * np.arange(1, 6) * of_each[:, :, None, None],
         transpositions=(ramp[:, :2] * 20 * of_each[:, :2, None, None]).astype(int),
         alignment_transpositions=[[[25 - epoch], [27 + epoch]] for epoch in range(EPOCHS)],
-        undecided=np.zeros((EPOCHS, 3), int),
+        undecided=np.zeros((EPOCHS, 4), int),
         **{f"{part}_{kind}": losses for part in ("train", "test") for kind in ("loss", "error")},
     )
     return path

@@ -175,8 +175,9 @@ def test_the_fit_to_two_samples_has_no_error_that_could_be_told():
 
 
 def test_every_column_rests_on_hmcs_samples_and_on_its_own():
-    columns, fits = fitted(CENTRE + torch.randn(30, NETWORK.num_weights), "hmc", 10)
-    more_columns, more_fits = fitted(CENTRE + torch.randn(5, NETWORK.num_weights), "ensemble", 10)
+    samples = CENTRE + torch.randn(35, NETWORK.num_weights, generator=random(4))
+    columns, fits = fitted(samples[:30], "hmc", 10)
+    more_columns, more_fits = fitted(samples[30:], "ensemble", 10)
     columns |= more_columns | {"vi": columns["hmc_direct"]}
     errors = errors_of(columns, fits=fits | more_fits, chains={"hmc": 1, "ensemble": 1})
     found = errors.table()

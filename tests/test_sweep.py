@@ -1,5 +1,6 @@
 """sweep.py as a user runs it: real runs at toy size, and sweeps whose runs have been made up."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -26,10 +27,12 @@ TOY = {
 def command(tmp_path, data_dir):
     """The command that sweeps these parameters, besides those of a toy run."""
 
-    def make(parameters: dict, *arguments, program="MNIST_VI.py", **changed) -> list[str]:
+    def make(
+        parameters: dict, *arguments, program="MNIST_VI.py", fixed=TOY, **changed
+    ) -> list[str]:
         metric = {"name": "test_accuracy", "goal": "maximize"}
         content = {"program": program, "method": "grid", "metric": metric}
-        content |= {"parameters": TOY | parameters} | changed
+        content |= {"parameters": fixed | parameters} | changed
         file = tmp_path / "mine.yaml"
         file.write_text(yaml.safe_dump(content, sort_keys=False))
         common = ("--out_dir", tmp_path, "--data_dir", data_dir, "--wandb", "disabled")
@@ -155,8 +158,20 @@ def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_sweep
     made_up_runs(command({"seed": {"values": [1]}}), [{"test_accuracy": 0.5}])
     done = run_sweep(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
     assert done.returncode == 2
-    assert "seed=1 was begun with other settings (num_epochs was 2)" in done.stderr
+    assert "seed=1 was begun with other settings (num_epochs was 2 and is 3)" in done.stderr
     assert "another --run_batch_name" in done.stderr
+
+
+def test_a_run_of_other_inputs_is_no_point(command):
+    fixed = {"hmc": {"value": "runs/a"}, "vi": {"value": "none"}}
+    given = command({"seed": {"values": [1]}}, program="MNIST_eval.py", fixed=fixed)
+    options = sweep.read_options(given[1:])
+    (point,) = sweep.plan(read_sweep(options.file), options)
+    point.directory.mkdir(parents=True)
+    recorded = dataclasses.asdict(point.config) | {"hmc": "runs/b"}
+    (point.directory / "config.yaml").write_text(yaml.safe_dump(recorded))
+    with pytest.raises(UserError, match="hmc was runs/b and is runs/a"):
+        sweep.plan(read_sweep(options.file), options)
 
 
 def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_sweep, made_up_runs):

@@ -172,6 +172,28 @@ def test_dead_pixels_after_rebasin_and_of_vi_are_looked_at_too():
     assert by_weight["dead_pixels_rebased"] is by_weight["dead_pixels_vi"] is None
 
 
+def test_rebasin_leaves_the_verdict_on_dead_pixels_as_it_was():
+    """Units of slow chains change places in every sample: the numbers stay, in other places."""
+    samples, units = chain(300, 4000, 0.9), 100
+    order = torch.stack([torch.randperm(units, generator=random(k)) for k in range(len(samples))])
+    moved = samples.reshape(-1, units, 40)[torch.arange(len(samples))[:, None], order]
+    moments = [merge_all(fit_blocks(s, 300)) for s in (samples, moved.reshape(len(samples), -1))]
+    mixed = {"before": {"dead pixels": {"median_ess": 300 / 19}}}
+    mixed["after"] = {"dead pixels": {"median_ess": 300.0}}
+    dead = torch.ones(4000, dtype=torch.bool)
+    checks = check_dead_pixels(
+        dict(zip(("before", "after"), moments, strict=True)), mixed, None, dead
+    )
+    before, after = checks["dead_pixels"], checks["dead_pixels_rebased"]
+    assert after["z"] == pytest.approx(before["z"])
+    assert before["passed"] is after["passed"] is True
+    mixed["before"]["dead pixels"]["median_ess"] = 5.0  # a chain that has hardly moved
+    checks = check_dead_pixels(
+        dict(zip(("before", "after"), moments, strict=True)), mixed, None, dead
+    )
+    assert checks["dead_pixels_rebased"]["passed"] is None
+
+
 # ---- mixing
 
 

@@ -92,17 +92,13 @@ class ChainRecord:
 
     # -- before and around sampling
 
-    @property
-    def num_iterations(self) -> int:
-        return self.run.config.num_burnin + self.run.config.num_sampling
-
     def announce(self, chains: Chains, pace: Pace) -> None:
         """Say what the whole will take, and refuse what the disk cannot hold."""
         self._side_by_side = pace.side_by_side
         if self._counters["recent"] and self._goes_on_as_before(chains):
             seconds = self._seconds_left(chains)
         else:
-            moves = self._num_chains * (self.num_iterations - chains.iteration)
+            moves = self._num_chains * (self.run.config.num_iterations - chains.iteration)
             seconds = pace.seconds(self._steps_left(chains), moves)
             seconds += self._scores_left(chains.iteration) * self._measure_score(chains.weights[0])
         announce(
@@ -125,7 +121,7 @@ class ChainRecord:
         """What the whole run needs: a checkpoint is replaced only by one that is complete."""
         rows = self._num_chains * self._per_chain
         row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
-        records = RECORD_BYTES * self._num_chains * self.num_iterations
+        records = RECORD_BYTES * self._num_chains * self.run.config.num_iterations
         return rows * row_bytes + records + 2 * self._checkpoint_bytes()
 
     def _disk_bytes_there(self) -> int:
@@ -188,7 +184,7 @@ class ChainRecord:
     def _steps_left(self, chains: Chains) -> int:
         steps = [
             self._settings.expected_steps(adaptation, iteration)
-            for iteration in range(chains.iteration, self.num_iterations)
+            for iteration in range(chains.iteration, self.run.config.num_iterations)
             for adaptation in chains.adaptations
         ]
         return round(sum(steps[len(chains.ahead) :]))
@@ -315,7 +311,7 @@ class ChainRecord:
 
     def _stock_is_due(self, iteration: int) -> bool:
         every = max(1, self._per_chain // STOCKTAKINGS)
-        if self._stored(iteration) % every or iteration == self.num_iterations:
+        if self._stored(iteration) % every or iteration == self.run.config.num_iterations:
             return False
         return time.monotonic() - self._took_stock >= SECONDS_BETWEEN_STOCKTAKINGS
 

@@ -292,7 +292,7 @@ def hmc_std_prunes(results: Results) -> tuple[str, str, str]:
     sigma, chance = (curves["all"][f"ensemble mean, {o}"] for o in list(orders)[:2])
     gains = np.subtract(sigma["accuracy"], chance["accuracy"])
     widest = int(gains.argmax())
-    beyond_chance = gains[widest] > 3 * chance["deviation"][widest]
+    beyond_chance = (gains > 3 * np.array(chance["deviation"])).any()
     mark = HOLDS if by_std - by_chance >= 0.2 else PARTLY if beyond_chance else FAILS
     at = (
         f"with {results.pruning['kept_percent'][widest]} % of the weights kept: "

@@ -122,7 +122,7 @@ def _transpositions(
         axis.plot(chain, color=GREEN, linewidth=0.6, label=known)
     places = np.linspace(0, chains.shape[1] - 1, len(null))
     axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
-    chance = f"random: n − Hₙ = {random:.{1 if random < 100 else 0}f}"
+    chance = f"random permutations: {random:.{1 if random < 100 else 0}f}"
     axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=chance)
 
 

@@ -111,11 +111,18 @@ class PermutationConfig(TrainingConfig):
             )
 
 
-def changed_fields(config, recorded: dict) -> list[str]:
-    """Names of the fields that decide a run's result and differ from those recorded for it."""
-    current = dataclasses.asdict(config)
+def changes(config, recorded: dict) -> list[str]:
+    """What makes a run with these settings another one than that which these are recorded for.
+
+    A run goes on with settings that are changeable, or that may grow and have grown.
+    """
+    current, grown = dataclasses.asdict(config), grown_fields(config, recorded)
     fixed = [f.name for f in dataclasses.fields(config) if not f.metadata["changeable"]]
-    return [name for name in fixed if name != "config" and recorded.get(name) != current[name]]
+    return [
+        f"{name} was {recorded.get(name)} and is {current[name]}"
+        for name in fixed
+        if name not in ("config", *grown) and recorded.get(name) != current[name]
+    ]
 
 
 def grown_fields(config, recorded: dict) -> list[str]:

@@ -43,13 +43,15 @@ class RebasinRecord:
             self._checkpointed = time.monotonic()
 
     def _check_same_samples(self, arrays: dict[str, Tensor]) -> None:
-        """A permutation of one sample says nothing about another."""
+        """A permutation of one sample says nothing about another.
+
+        Of runs their records tell as much; of samples that no run has left nothing else does.
+        """
         for name, now in self._used.items():
             if name not in arrays or not torch.equal(arrays[name].cpu(), now):
                 raise UserError(
-                    f"{self._path} has other samples than when {self._run.directory} was begun, as "
-                    "those of a chain that still runs: start again with --overwrite, or give "
-                    "another --run_name."
+                    f"{self._path} has other samples than when {self._run.directory} was begun: "
+                    "start again with --overwrite, or give another --run_name."
                 )
 
 

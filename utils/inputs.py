@@ -15,8 +15,8 @@ def identify(path: Path) -> dict:
     directory = path if path.is_dir() else path.parent
     meta = read_mapping(directory / "meta.json", json.loads)
     return {
-        "run": directory.resolve().name,
-        "id": meta.get("wandb_id"),  # drawn anew whenever a run is begun, with wandb or without
+        # An id is drawn whenever a run is begun, with wandb or without; other samples have none.
+        "run": meta.get("wandb_id") or directory.resolve().name,
         "seconds": meta.get("seconds"),
         "finished": (directory / "DONE").exists(),
     }
@@ -33,7 +33,7 @@ def other_inputs(recorded: dict[str, dict], now: dict[str, dict]) -> dict[str, s
             told[kind] = f"it does not say which {kind} it is of"
         elif after is None:
             told[kind] = f"there is no {kind} now"
-        elif any(before[key] != after[key] for key in ("run", "id")):
+        elif before["run"] != after["run"]:
             told[kind] = f"{kind} is another one now"
         else:
             told[kind] = f"{kind} has gone on since"

@@ -108,7 +108,7 @@ TRAINING = (
     ),
 )  # fmt: skip
 
-UNREADABLE = (OSError, SyntaxError)  # what PIL raises where a PNG is cut short, or is none
+BROKEN_IMAGE = (OSError, SyntaxError)  # what PIL raises where a PNG is cut short, or is none
 
 SECTIONS = (
     Section("barriers", "Barriers and NoT", "Loss barriers and number of transpositions", BARRIERS),
@@ -124,7 +124,7 @@ def read_images(results: Results) -> dict[Picture, bytes]:
     for picture in (picture for section in SECTIONS for picture in section.pictures):
         try:
             images[picture] = _compressed(results.runs[picture.kind].path(f"{picture.name}.png"))
-        except (Missing, *UNREADABLE):
+        except (Missing, *BROKEN_IMAGE):
             continue
     return images
 

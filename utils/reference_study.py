@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from utils.compact import no_moments
 from utils.evaluation import draw_column, scores
-from utils.matching import Matcher, rebase, rebase_all, rebase_gaussian
+from utils.matching import Matcher, move, rebase_all, rebase_gaussian
 from utils.mlp import Network
 from utils.permutation import num_transpositions
 from utils.seeding import generator
@@ -135,4 +135,4 @@ def move_together(
 ) -> tuple[GaussianPosterior, Tensor]:
     """A Gaussian rebased as a whole, and a network of its that goes along."""
     moved, matching = rebase_gaussian(network, posterior, matcher)
-    return moved, rebase(network, member, lambda _: matching).weights
+    return moved, move(network, member, matching.permutation)

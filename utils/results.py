@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import UserError
+from utils.files import read_mapping
 from utils.inputs import identify, other_inputs
 
 import yaml
@@ -33,12 +34,16 @@ class RunResult:
     @property
     def seconds(self) -> float:
         """Spent in it so far."""
-        return self.json("meta.json")["seconds"] if self.begun else 0.0
+        return self._meta.get("seconds", 0.0)
 
     @property
     def inputs(self) -> dict[str, dict]:
         """The runs that it is made of, as `identify` tells them, by kind."""
-        return self.json("meta.json").get("inputs", {}) if self.begun else {}
+        return self._meta.get("inputs", {})
+
+    @property
+    def _meta(self) -> dict:
+        return read_mapping(self.directory / "meta.json", json.loads)
 
     def path(self, name: str) -> Path:
         path = self.directory / name

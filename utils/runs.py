@@ -33,7 +33,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from utils import compute, wandb_log
-from utils.config import UserError, changed_fields, config_names, grown_fields, load_configs
+from utils.config import UserError, changes, config_names, grown_fields, load_configs
 from utils.files import (
     as_numpy,
     cut,
@@ -189,11 +189,10 @@ def _check_reusable(config, directory: Path, recorded: dict) -> None:
             f"{directory} holds a {'finished' if finished else 'begun'} run: "
             f"give {ways}, or another --run_name{'' if complete else ', or --overwrite'}."
         )
-    changed = [name for name in changed_fields(config, recorded) if name not in grown]
+    changed = changes(config, recorded)
     if changed:
-        was = ", ".join(f"{k} was {recorded.get(k)} and is {getattr(config, k)}" for k in changed)
         raise UserError(
-            f"{directory} was begun with another config ({was}): "
+            f"{directory} was begun with another config ({', '.join(changed)}): "
             "resume with the same one, or give another --run_name."
         )
 

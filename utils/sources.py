@@ -7,9 +7,10 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.data import Dataset
+from utils.files import read_mapping
 from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
-from utils.runs import find_run, read_mapping
+from utils.runs import find_run
 from utils.vi import GaussianPosterior
 
 import numpy as np

@@ -104,7 +104,9 @@ def num_effective(groups: dict[str, dict], num_samples: int) -> int:
 # ---- beside the prior
 
 
-def check_dead_weights(moments: Moments, dead: Tensor, effective: float) -> dict | None:
+def check_dead_weights(
+    moments: Moments, dead: Tensor, effective: float, error: float | None = None
+) -> dict | None:
     """Are the dead weights of HMC's samples draws from N(0, 1)? None if there are no such weights.
 
     The average of w² over a chain has the expectation 1, however strongly the samples depend on
@@ -113,13 +115,17 @@ def check_dead_weights(moments: Moments, dead: Tensor, effective: float) -> dict
     1 / ESS. `effective` is their ESS, found from how samples follow each other and not from their
     size, and trusted to within a half. Of a chain that has hardly moved from where it began none
     of this tells anything ("passed" is None): it may have begun at a draw from the prior.
+
+    After rebasin the same numbers lie in other places, which are no longer independent of one
+    another, so that the `error` of before has to be given.
     """
     if dead.sum() < 2:
         return None
     mean, variance = moments.mean[dead], moments.variance()[dead].mean().item()
     count = moments.count
     second_moment = moments.squares[dead] / count + mean.square()
-    error = (second_moment.std() / len(mean) ** 0.5).item()
+    if error is None:
+        error = (second_moment.std() / len(mean) ** 0.5).item()
     z = (second_moment.mean().item() - 1) / error
     expected, passed = float("nan"), None
     if effective >= FEWEST_EFFECTIVE:
@@ -143,17 +149,19 @@ def check_dead_pixels(
 ) -> dict[str, dict | None]:
     """Weights of dead pixels beside the prior: HMC's before and after rebasin, and VI's.
 
-    Rebasin by activation does not look at them, so that they follow the prior after it as before.
-    VI's tell whether it has converged.
+    Rebasin by activation does not look at them, so that they follow the prior after it as before,
+    and where a chain tells nothing before, it does not after. VI's tell whether it has converged.
     """
-    checks = {"dead_pixels": None, "dead_pixels_rebased": None, "dead_pixels_vi": None}
-    for when, name in (("before", "dead_pixels"), ("after", "dead_pixels_rebased")):
-        if when in moments:
-            effective = mixed[when].get("dead pixels", {}).get("median_ess", 0.0)
-            checks[name] = check_dead_weights(moments[when], dead, effective)
-    if vi:
-        checks["dead_pixels_vi"] = describe_dead(vi, dead)
-    return checks
+    effective = {when: mixed[when].get("dead pixels", {}).get("median_ess", 0.0) for when in mixed}
+    before, after = check_dead_weights(moments["before"], dead, effective["before"]), None
+    if before and "after" in moments:
+        trusted = 0.0 if before["passed"] is None else effective["after"]
+        after = check_dead_weights(moments["after"], dead, trusted, before["standard_error"])
+    return {
+        "dead_pixels": before,
+        "dead_pixels_rebased": after,
+        "dead_pixels_vi": describe_dead(vi, dead) if vi else None,
+    }
 
 
 def describe_dead(posterior: GaussianPosterior, dead: Tensor) -> dict | None:
