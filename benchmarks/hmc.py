@@ -7,7 +7,7 @@ of, times the samples per hour that are measured here: what else ran beside a ch
 For the trajectory of the paper's chain, which takes days, from a start near its posterior:
 
     python MNIST_HMC.py --config_name test3.2 --run_name anchored \\
-        --start anchored --num_burnin 20 --num_samples 100
+        --start anchored --num_burnin 20 --num_samples 80
 
 Everything starts from one state: the last of `--samples`, by default of the laptop run if there
 is one, and otherwise one that a short burn-in reaches (minutes). The peers are PyTorch's autograd
