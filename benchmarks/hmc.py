@@ -368,7 +368,11 @@ def draw_sizes(seconds: dict[str, float]) -> None:
             axis.loglog(numbers, values, label=f"{force} force", **look)
         axis.set_xticks(numbers, [f"{number:,}" for number in numbers])
         axis.minorticks_off()
-        axis.set(xlabel=label, ylabel="seconds per leapfrog step", ylim=(0.005, 2))
+        axis.set(
+            xlabel=label,
+            ylabel="seconds per leapfrog step",
+            ylim=(0.7 * min(seconds.values()), 2 * max(seconds.values())),
+        )
     axes[0].legend()
     figure.savefig(Path(__file__).with_name("hmc_sizes.png"))
 
