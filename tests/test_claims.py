@@ -191,6 +191,12 @@ def test_barrier_vanishes(tmp_path, left, mark):
     assert f"the largest at any epoch: 0.400 and {left:.3f}" in evidence
 
 
+def write_correlations(batch: Path, found: dict) -> None:
+    """With VI, networks from the prior correlate by 0.05."""
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
+    write(batch, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+
+
 @pytest.mark.parametrize(
     ("mean", "std", "mark"),
     [(0.5, 0.3, HOLDS), (0.5, 0.05, PARTLY), (0.3, 0.3, PARTLY), (0.22, 0.3, FAILS)],
@@ -199,13 +205,7 @@ def test_weights_compare(tmp_path, mean, std, mark):
     """0.2 is there before rebasin, and another 0.05 is what alignment brings to noise."""
     frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
-    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
-    write(
-        tmp_path,
-        "eval",
-        "diagnostics.json",
-        {"num_chains": 1, "correlations": found, "prior_networks": null},
-    )
+    write_correlations(tmp_path, found)
     mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
     assert f"rises by {mean - 0.25:+.2f} beyond what alignment" in in_short
@@ -270,13 +270,7 @@ def test_what_is_not_finite_is_not_measured(tmp_path):
     write(tmp_path, "eval", "table1.json", cells)
     write(tmp_path, "eval", "table1_errors.json", cells)
     found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
-    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
-    write(
-        tmp_path,
-        "eval",
-        "diagnostics.json",
-        {"num_chains": 1, "correlations": found, "prior_networks": null},
-    )
+    write_correlations(tmp_path, found)
     for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
         with pytest.raises(Missing):
             judge(results_of(tmp_path))
