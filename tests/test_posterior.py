@@ -3,10 +3,10 @@ from utils.data import load_dataset
 from utils.hmc import leapfrog
 from utils.mlp import Network, logits
 from utils.posterior import (
+    FirstLayer,
     ListSettings,
     NeighbourList,
     Posterior,
-    live_columns,
     true_margins,
 )
 from utils.seeding import generator
@@ -42,7 +42,7 @@ def by_autograd(network, weights, images, labels):
     ids=lambda network: "-".join(map(str, network.sizes)),
 )
 def test_energy_and_gradient_are_those_of_autograd(network, force):
-    weights, images, labels = problem(network, 4500)  # three chunks
+    weights, images, labels = problem(network, 4500)  # two chunks
     energy = Posterior(network, images, labels, force).energy(weights)
     potential, nll, gradient = by_autograd(network, weights, images, labels)
     assert energy.potential == pytest.approx(potential, rel=1e-12)
@@ -63,16 +63,23 @@ def test_energies_are_summed_in_float64():
     assert each.dtype == torch.float32
 
 
-def test_live_columns_are_a_multiple_of_16_with_a_dead_one_for_the_dead():
-    images = torch.rand(10, 60)
-    images[:, 20:50] = 0
-    columns, sources = live_columns(images)
-    assert len(columns) == 32  # 30 alive and 2 dead ones
-    assert set(range(20)) | set(range(50, 60)) <= set(columns.tolist())
-    for pixel in range(60):
-        place = columns[sources[pixel]].item()
-        assert place == pixel or (not images[:, pixel].any() and not images[:, place].any())
-    assert live_columns(torch.rand(10, 60)) == (None, None)
+@pytest.mark.parametrize("num_dead", [0, 2, 30])
+def test_the_first_layer_is_that_of_all_pixels(num_dead):
+    random = torch.Generator().manual_seed(0)
+    images = torch.rand(10, 60, generator=random, dtype=torch.float64)
+    images[:, 20 : 20 + num_dead] = 0
+    weight, bias = torch.randn(7, 61, generator=random, dtype=torch.float64).split([60, 1], dim=1)
+    weight, bias = weight.contiguous(), bias.squeeze(1)
+    first = FirstLayer(images, 7)
+    assert first.inputs.shape[1] % 16 == 0
+    assert first.inputs.shape[1] < 60 - num_dead + 2 + 16
+    outputs = first.inputs @ first.weight_of(weight, bias)[0].T
+    torch.testing.assert_close(outputs, images @ weight.T + bias)
+    errors = torch.randn(10, 7, generator=random, dtype=torch.float64)
+    first.empty_gradient()[0].addmm_(errors.T, first.inputs)
+    first.write_gradient(weight, bias)
+    torch.testing.assert_close(weight, errors.T @ images)
+    torch.testing.assert_close(bias, errors.sum(0))
 
 
 def test_margins():
