@@ -1,6 +1,6 @@
 """Run the paper's experiments in order, and write a report of them beside the published numbers.
 
-    python reproduce.py                      the quick preset: smaller, the same in kind; 4 minutes
+    python reproduce.py                      the quick preset: smaller, the same in kind; 2 to 4 minutes
     python reproduce.py --preset laptop      the paper's network, data and posterior; hours
     python reproduce.py --preset paper       the paper's settings to the letter: days
     python reproduce.py --only figure3       one artefact, with the runs it needs
