@@ -25,6 +25,7 @@ from utils.chain_record import ChainRecord, Pace
 from utils.compute import CANDIDATES, choose_device, choose_matmul
 from utils.config import NetworkConfig, UserError, option
 from utils.data import Dataset, load_dataset
+from utils.diagnostics import LARGEST_RHAT, slow_groups
 from utils.hmc import (
     Chains,
     HMCSettings,
@@ -313,6 +314,12 @@ def print_warnings(config: HMCConfig, summary: dict) -> None:
                 if config.adapt_step_size
                 else f"give a smaller --step_size than {config.step_size:g}."
             )
+        )
+    slow = slow_groups(summary["diagnostics"])
+    if slow:
+        print(
+            f"The chain has not mixed in every respect: R-hat is above {LARGEST_RHAT} for "
+            f"{', '.join(slow)}. Give more --num_samples, or --num_chains."
         )
     violations, steps = summary["violations"], summary["leapfrog_steps"]
     if violations > FEW_VIOLATIONS * steps:

@@ -94,6 +94,7 @@ KIND = "eval"  # of its runs: what their directories begin with
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
+    config_name: str = option("laptop", "named settings: configs/MNIST_eval/NAME.yaml")
     # Changeable as paths: what must not change are the runs, which the run remembers.
     hmc: str = option(
         NEWEST, "HMC's run directory, or the newest finished run of the batch", changeable=True
@@ -223,7 +224,8 @@ def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]
     """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
     low_rank, record = LowRankFit(setup.config.rank), RebasinRecord(setup.run, sources.hmc)
     with setup.run.graceful_stop():
-        hmc = align_samples(setup, sources.hmc, "HMC", low_rank, record.known, record.keep)
+        name = sources.label
+        hmc = align_samples(setup, sources.hmc, name, low_rank, record.known, record.keep)
     return hmc, low_rank.gaussian()
 
 
@@ -369,14 +371,16 @@ def diagnose(
     moments = {"before": merge_all(hmc.direct_blocks)}
     if setup.config.by_activation:  # by weight dead weights are aligned, too
         moments["after"] = merge_all(hmc.rebased_blocks)
-    band = prior_band(frames["before"]["hmc"], setup.groups, chains["before"])
+    dead = check_dead_pixels(moments, mixed, frames["before"].get("vi"), ~setup.alive)
+    follow_prior = bool(dead["dead_pixels"] and dead["dead_pixels"]["passed"])
+    band = prior_band(frames["before"]["hmc"], setup.groups, chains["before"], follow_prior)
     halves = columns[TRUTH].halves()
     return {
         "sources": {kind: str(path) for kind, path in sources.paths.items()},
         "label": sources.label,
         "num_samples": len(sources.hmc),
         "num_chains": num_chains,
-        **check_dead_pixels(moments, mixed, frames["before"].get("vi"), ~setup.alive),
+        **dead,
         "mixing": mixed,
         **describe_frames(frames, setup.groups, band),
         "transpositions": {

@@ -14,9 +14,11 @@ Leaves in its run directory pruning.json (curves, and the sparsity each reaches 
 lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their figures.
 """
 
+import json
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from utils import compact_figures
 from utils.compute import choose_device
@@ -37,13 +39,13 @@ from utils.pruning import (
 from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
-from utils.tables import print_table, sparsity_table
+from utils.tables import METHODS, method_names, print_table, sparsity_table
 
 import numpy as np
 from torch import Tensor
 
 KIND = "eval_pruning"  # of its runs: what their directories begin with
-HISTOGRAM_EDGES = np.linspace(-6, 1, 561)  # of log10 σ
+HISTOGRAM_EDGES = np.linspace(-6, 1, 7001)  # of log10 σ; figures join what they show of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +88,19 @@ def main(config: PruningConfig) -> None:
     save_histograms(run, space)
     results = {
         "source": str(source),
+        "names": names_in(source),
         "kept_percent": KEPT_PERCENT,
         "weights": {"all": len(space.alive), "alive": int(space.alive.sum())},
         **measure(run, space, data, prunings),
     }
     run.save_json("pruning.json", results)
     report(run, results)
+
+
+def names_in(source: Path) -> dict[str, str]:
+    """How the evaluation calls its methods; HMC, where only its weight_space.npz is there."""
+    told = source / "diagnostics.json"
+    return method_names(json.loads(told.read_text())["label"]) if told.exists() else METHODS
 
 
 def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
@@ -176,9 +185,11 @@ def report(run: Run, results: dict) -> None:
     """The figures, and the sparsity that every curve reaches."""
     run.save_figure("pruning", compact_figures.pruning(run.path("pruning.json")))
     run.save_figure("pruning_criteria", compact_figures.criteria(run.path("pruning.json")))
-    histograms = compact_figures.sigma_histograms(run.path("sigma_histograms.npz"))
+    histograms = compact_figures.sigma_histograms(
+        run.path("sigma_histograms.npz"), results["names"]
+    )
     run.save_figure("sigma_histograms", histograms)
-    headings, rows = sparsity_table(results["curves"])
+    headings, rows = sparsity_table(results)
     run.log_table("sparsity", headings, rows)
     run.finish({row[0]: dict(zip(headings[1:], row[1:], strict=True)) for row in rows})
     print()

@@ -1,6 +1,6 @@
 """Run the paper's experiments in order, and write a report of them beside the published numbers.
 
-    python reproduce.py                      the quick preset: smaller, the same in kind; 2 to 4 minutes
+    python reproduce.py                      the quick preset: smaller, the same in kind; minutes
     python reproduce.py --preset laptop      the paper's network, data and posterior; hours
     python reproduce.py --preset paper       the paper's settings to the letter: days
     python reproduce.py --only figure3       one artefact, with the runs it needs
@@ -141,6 +141,11 @@ def main() -> None:
 def reproduce(options: argparse.Namespace) -> None:
     results = find_results(options)
     check_places(options)
+    if options.only == ["report"] and not results.begun():
+        raise UserError(
+            f"There are no runs to report in {Path(options.out_dir) / options.preset}: make them "
+            "by leaving --only out, or give the --out_dir that they are in."
+        )
     tasks = plan(steps_for(options.only), results, options)
     announce(tasks, results, asked_for(tasks, results, options))
     failed = run_all(tasks, results, options)
@@ -409,10 +414,18 @@ def report_directory(results: Results, options: argparse.Namespace) -> Path:
 
 
 def finished_in(directory: Path) -> set[str]:
-    """Kinds of the finished runs that a report in this directory tells of."""
+    """Kinds of the finished runs that a report in this directory tells of.
+
+    All of them, where that cannot be read: it shall not be lost for one of fewer.
+    """
     path = directory / "numbers.json"
-    runs = json.loads(path.read_text())["runs"] if path.exists() else {}
-    return {kind for kind, run in runs.items() if run and run["finished"]}  # null: was damaged
+    if not path.exists():
+        return set()
+    try:
+        runs = json.loads(path.read_text())["runs"]
+        return {kind for kind, run in runs.items() if run and run["finished"]}  # null: was damaged
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {step.kind for step in STEPS}
 
 
 def tell(results: Results, report: Path) -> None:

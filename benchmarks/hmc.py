@@ -292,7 +292,7 @@ def compare_trajectories(data: Dataset, state: Tensor, batch: Path) -> None:
         )
         for name, (step_size, num_steps) in TRAJECTORIES.items()
     }
-    seconds = harness.fastest(ways, repeats=1)
+    seconds = harness.fastest(ways, repeats=2)
     notes = [
         effective_note(batch, name, 3600 / duration)
         for name, duration in zip(TRAJECTORIES, seconds.values(), strict=True)
@@ -313,7 +313,8 @@ def effective_note(batch: Path, name: str, samples_per_hour: float) -> str:
     diagnostics = json.loads((run / "diagnostics.json").read_text())
     stored = diagnostics["chains"] * diagnostics["draws_per_chain"]
     found = ", ".join(
-        f"{group} {numbers['median_ess_bulk'] / stored * samples_per_hour:.0f}"
+        f"{group} {numbers['median_ess_bulk'] / stored * samples_per_hour:.0f} "
+        f"(R-hat up to {float(numbers['largest_rhat'] or 'inf'):.2f})"
         for group, numbers in diagnostics["groups"].items()
         if numbers
     )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import reproduce
+from MNIST_eval import EvalConfig
 from tests.conftest import (
     REPOSITORY,
     TOY,
@@ -93,7 +94,8 @@ def test_scripts(command, as_user, monkeypatch, capsys):
 
 def test_lines_that_draw_from_an_evaluation(as_user):
     (code,) = re.findall(r"^```python\n([^`]*load_compact[^`]*)^```", README, flags=re.M)
-    (as_user / "runs/default/eval-MNIST-laptop").symlink_to("eval-MNIST-quick")
+    where = as_user / "runs/default" / f"eval-MNIST-{EvalConfig().config_name}"
+    where.symlink_to("eval-MNIST-quick")
     names = {}
     exec(code, names)
     assert len(names["networks"]) == 10

@@ -1,6 +1,6 @@
 """The closed-form gradient beside autograd."""
 
-from utils.backprop import Backprop
+from utils.backprop import Backprop, first_rows
 from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
 
@@ -50,6 +50,14 @@ def test_gradient_is_added_to_what_is_kept():
     )
     expected = 0.9 * before.double() + autograd_gradient(network, weights, inputs, labels)
     torch.testing.assert_close(gradient.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_first_rows_have_no_gaps():
+    buffer = torch.arange(24.0).reshape(2, 4, 3)
+    rows = first_rows(buffer, 3)
+    assert rows.shape == (2, 3, 3)
+    assert rows.is_contiguous()
+    assert rows.data_ptr() == buffer.data_ptr()
 
 
 def test_inputs_and_weights_are_left_alone():

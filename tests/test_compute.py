@@ -37,10 +37,17 @@ def test_the_fastest_accurate_matmul_is_selected(monkeypatch, onednn, chosen):
     assert torch.get_float32_matmul_precision() == compute.CANDIDATES[chosen]
 
 
-def test_a_named_matmul_is_selected_without_measuring(monkeypatch):
-    monkeypatch.setattr(compute, "measure_matmuls", None)
+def test_a_named_matmul_is_selected_though_it_is_slower(monkeypatch):
+    measured(monkeypatch, default=(100, 1e-5), onednn=(10, 2e-5))
     assert choose_matmul(CPU, "onednn") == "onednn"
     assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_a_named_matmul_that_rounds_here_is_refused(monkeypatch):
+    """As where a run that was begun elsewhere is resumed on a processor with AMX."""
+    measured(monkeypatch, default=(100, 1e-5), onednn=(10, 1e-2))
+    with pytest.raises(UserError, match=r"'onednn' rounds .* give --matmul default"):
+        choose_matmul(CPU, "onednn")
 
 
 @pytest.mark.parametrize("name", ["auto", "default", "onednn"])

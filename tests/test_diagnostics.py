@@ -7,6 +7,7 @@ from utils import diagnostics
 from utils.diagnostics import (
     Quantities,
     diagnose_all,
+    energy_balance,
     ess_bulk,
     ess_tail,
     rank_normalise,
@@ -118,6 +119,16 @@ def test_the_tail_begins_at_5_percent():
     draws = np.random.default_rng(0).normal(size=(2, 1000))
     draws[:, 100:150] = np.sort(draws, axis=1)[:, :1] - 1
     assert ess_tail(draws) < 60 < 150 < ess_bulk(draws)  # from 10 % on it would be 88
+
+
+def test_energy_balance_of_changes_as_exact_hmc_has_them():
+    """For ΔH ~ N(s²/2, s²) the mean of exp(−ΔH) is 1; within 4 of its errors, 1 in 16,000 fails."""
+    changes = np.random.default_rng(0).normal(0.3**2 / 2, 0.3, 20_000)
+    balance, error = energy_balance(changes.tolist())
+    assert error == pytest.approx((math.exp(0.3**2) - 1) ** 0.5 / 20_000**0.5, rel=0.05)
+    assert abs(balance - 1) < 4 * error
+    assert abs(energy_balance((changes + 0.1).tolist())[0] - 1) > 4 * error
+    assert energy_balance([0.0, None])[0] == 0.5
 
 
 def test_constants_have_no_diagnostics_and_do_not_spoil_their_group():

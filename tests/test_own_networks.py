@@ -394,7 +394,7 @@ def test_readmes_commands_run(own, script, tmp_path, data_dir):
     assert evaluation[0] == "MNIST_eval.py"
     ended = script("MNIST_eval", *evaluation[1:], "--config_name", "quick", *TOY_EVALUATION)
     assert ended.returncode == 0, ended.stderr
-    table = read(tmp_path / "default/eval-MNIST-quick/table1.json")
+    table = read(tmp_path / "default/eval-MNIST-quick-mine/table1.json")
     assert "hmc_rebased" in table
 
 

@@ -1,6 +1,10 @@
+import os
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 
+from tests.conftest import REPOSITORY
 from utils import parallel
 from utils.config import UserError
 
@@ -26,6 +30,38 @@ def test_ranks_wait_for_long_transitions_of_others(monkeypatch):
         pass
     assert asked.value.args[0] == "gloo"
     assert asked.value.args[1] >= 12 * 3600
+
+
+SUM = """
+import os, sys, torch
+from utils import parallel
+with parallel.connected(torch.device("cpu")) as ranks:
+    values = torch.rand(1001, generator=torch.Generator().manual_seed(ranks.number))
+    print(ranks.sum(values).double().sum().item(), values[7].item())
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_over_ranks_are_the_same_on_all_of_them(size):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY),
+    }  # fmt: skip
+    command = [sys.executable, "-c", SUM]
+    started = [
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE)
+        for rank in range(size)
+    ]
+    outputs = {process.communicate(timeout=120)[0] for process in started}
+    assert all(process.returncode == 0 for process in started)
+    assert len(outputs) == 1
+    each = [torch.rand(1001, generator=torch.Generator().manual_seed(k)) for k in range(size)]
+    expected = torch.stack(each).double().sum(0)
+    found = [float(word) for word in outputs.pop().split()]
+    assert found == pytest.approx([expected.sum().item(), expected[7].item()], rel=1e-6)
 
 
 @pytest.mark.parametrize("size", ["2", "two"])

@@ -63,7 +63,7 @@ def test_energies_are_summed_in_float64():
     assert each.dtype == torch.float32
 
 
-@pytest.mark.parametrize("num_dead", [0, 2, 30])
+@pytest.mark.parametrize("num_dead", [0, 2, 13, 30])  # 13: 47 are live, and ones fill the 48
 def test_the_first_layer_is_that_of_all_pixels(num_dead):
     random = torch.Generator().manual_seed(0)
     images = torch.rand(10, 60, generator=random, dtype=torch.float64)
@@ -80,6 +80,14 @@ def test_the_first_layer_is_that_of_all_pixels(num_dead):
     first.write_gradient(weight, bias)
     torch.testing.assert_close(weight, errors.T @ images)
     torch.testing.assert_close(bias, errors.sum(0))
+
+
+def test_a_rank_may_be_without_images():
+    network = Network((20, 4, 3))
+    weights, images, labels = problem(network, 1)
+    energy = Posterior(network, images[:0], labels[:0], "listed").energy(weights)
+    assert energy.nll == 0
+    torch.testing.assert_close(energy.gradient, weights)
 
 
 def test_margins():

@@ -175,7 +175,6 @@ def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, ca
         ("table1", ["MNIST_Ensemble", "MNIST_VI", "MNIST_HMC", "MNIST_eval"]),
         ("figure5",
          ["MNIST_Ensemble", "MNIST_VI", "MNIST_HMC", "MNIST_eval", "MNIST_eval_pruning"]),
-        ("report", []),
     ],
 )  # fmt: skip
 def test_one_artefact_is_made_with_what_it_needs(calls, call, artefact, made):
@@ -243,6 +242,26 @@ def test_a_report_of_a_damaged_run_is_replaced(calls, call, tmp_path, capsys):
     path.write_text(json.dumps(numbers))
     call()
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
+
+
+@pytest.mark.parametrize("content", ['{"runs": ', "[]", "{}"])
+def test_a_report_whose_numbers_are_damaged_gives_way_to_a_whole_one_only(
+    calls, call, tmp_path, capsys, content
+):
+    call()
+    (tmp_path / "results/quick/numbers.json").write_text(content)
+    before = (tmp_path / "results/quick/report.html").read_bytes()
+    shutil.rmtree(tmp_path / "runs/quick/eval_pruning-MNIST-quick")
+    call("--only", "report")
+    assert (tmp_path / "results/quick/report.html").read_bytes() == before
+    assert (tmp_path / "results/quick-partial/report.html").exists()
+    call()
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
+
+
+def test_a_report_of_nothing_is_refused(calls, refused, tmp_path):
+    assert "There are no runs to report in" in refused("--only", "report")
+    assert not (tmp_path / "results/quick/report.html").exists()
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_of_weights_at_the_prior_the_band_holds_95_percent(num_dead):
     samples[:, known] *= 0.5
     posterior = merge_all(fit_blocks(samples, 50)).gaussian()
     watched = {"W1": samples[None, :, :64].numpy()}
-    found = share_at_prior(posterior, groups, prior_band(posterior, groups, watched))
+    found = share_at_prior(posterior, groups, prior_band(posterior, groups, watched, num_dead > 0))
     expected = 0.95 * (10_000 - num_dead) / (20_000 - num_dead)
     assert found["share"]["alive"] == pytest.approx(expected, abs=0.01)
 
@@ -148,15 +148,30 @@ def test_the_band_knows_that_samples_are_repeated(num_chains, memory, rejected):
     posterior = merge_all(fit_blocks(samples, 240)).gaussian()
     groups = {"W1": torch.ones(20_000, dtype=torch.bool)}
     watched = by_group(samples[:, :64].numpy(), {"W1": 64}, num_chains)
-    share = share_at_prior(posterior, groups, prior_band(posterior, groups, watched))["share"]
+    share = share_at_prior(posterior, groups, prior_band(posterior, groups, watched, False))[
+        "share"
+    ]
     assert share["W1"] == pytest.approx(0.95, abs=0.025)
+
+
+@pytest.mark.parametrize("follow_prior", [True, False])
+def test_dead_weights_that_do_not_follow_the_prior_give_no_band(follow_prior):
+    """Such as those of a chain with far too small a σ: all its weights are alike."""
+    dead = torch.arange(20_000) < 5000
+    samples = chain(200, 20_000, 0, std=0.01)
+    posterior = merge_all(fit_blocks(samples, 200)).gaussian()
+    watched = by_group(samples[:, :64].numpy(), {"dead pixels": 64}, 1)
+    groups = {"W1": ~dead, "dead pixels": dead}
+    band = prior_band(posterior, groups, watched, follow_prior)
+    share = share_at_prior(posterior, groups, band)["share"]["alive"]
+    assert share == pytest.approx(0.95 if follow_prior else 0, abs=0.01)
 
 
 def test_without_effective_sizes_there_is_no_band():
     groups = {"W1": torch.ones(50, dtype=torch.bool)}
     for samples in (chain(7, 50, 0), chain(1, 50, 0).repeat(20, 1)):
         posterior = merge_all(fit_blocks(samples, len(samples))).gaussian()
-        assert prior_band(posterior, groups, {"W1": samples[None].numpy()}) is None
+        assert prior_band(posterior, groups, {"W1": samples[None].numpy()}, False) is None
 
 
 def test_dead_pixels_after_rebasin_and_of_vi_are_looked_at_too():

@@ -144,29 +144,37 @@ ORDER_STYLES = {
     "signal_to_noise": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "random": {"color": GREY, "linestyle": ":", "marker": "x"},
 }
+MOST_BINS = 100  # of a histogram
 PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 
 @styled
-def sigma_histograms(source: Path) -> Figure:
-    """Paper A's Figure 5, left: σ of every method before and after rebasin."""
+def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
+    """Paper A's Figure 5, left: σ of every method before and after rebasin.
+
+    Of the counts' fine bins several make one of the figure's.
+    """
     results = np.load(source)
     edges = 10 ** results["edges"]
     there = [name for name in METHODS if f"{name}_after_all" in results]
     figure, (axes,) = panels(1, len(there), height=3.2)
     for axis, method in zip(axes, there, strict=True):
         frames = {"after": BLUE} if method == "vi" else {"before": ORANGE, "after": BLUE}
+        filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
+        first, end = filled[0], filled[-1] + 1
+        starts = np.arange(first, end, -(-(end - first) // MOST_BINS))
+        ends = np.append(edges[starts], edges[end])
         for frame, color in frames.items():
             for part, style in (("all", "-"), ("alive", ":")):
-                counts = results[f"{method}_{frame}_{part}"]
+                counts = np.add.reduceat(results[f"{method}_{frame}_{part}"][:end], starts)
                 label = f"{FRAMES[frame]}, {PARTS[part]}"
-                axis.stairs(counts, edges, color=color, ls=style, lw=1, label=label)
-        filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
-        shown = edges[[filled[0], filled[-1] + 1]]
-        axis.set(xscale=_scale(shown, "std"), yscale="log", title=METHODS[method])
+                axis.stairs(counts, ends, color=color, ls=style, lw=1, label=label)
+        shown = ends[[0, -1]]
+        axis.set(xscale=_scale(shown, "std"), yscale="log", title=names[method])
         _sparse_ticks(axis.xaxis, shown)
-        axis.set(xlim=shown, ylim=(0.8, None))
-        below = ", the leftmost bin: and below" if filled[0] == 0 else ""
+        below = ", the leftmost bin: and below" if first == 0 else ""
+        margin = 0.7 if below else 1  # to see that bin's side
+        axis.set(xlim=(margin * shown[0], shown[1]), ylim=(0.8, None))
         axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
@@ -176,6 +184,7 @@ def sigma_histograms(source: Path) -> Figure:
 def pruning(source: Path) -> Figure:
     """Paper A's Figure 5, right: accuracy of pruned means, and of pruned single networks."""
     results = json.loads(Path(source).read_text())
+    names = results.get("names", METHODS)
     figure, axes = panels(2, 2, width=3.6, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, kind in zip(row, ("mean", "single"), strict=True):
@@ -183,7 +192,7 @@ def pruning(source: Path) -> Figure:
                 method, network = curve["network"].split()
                 if network == kind and curve["criterion"] == "std":
                     look = NETWORK_STYLES[method] | SIGMA_STYLES[curve["by"]]
-                    label = f"{METHODS[method]}, σ of {METHODS[curve['by']]}"
+                    label = f"{names[method]}, σ of {names[curve['by']]}"
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
             _kept_axis(axis, f"{what}, {title}")
@@ -195,7 +204,7 @@ def pruning(source: Path) -> Figure:
 def criteria(source: Path) -> Figure:
     """Accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
-    curves = results["curves"]
+    curves, names = results["curves"], results.get("names", METHODS)
     there = [m for m in METHODS if f"{m} mean, std of {m}" in curves["all"]]
     figure, axes = panels(2, len(there), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
@@ -203,7 +212,7 @@ def criteria(source: Path) -> Figure:
             for order, look in ORDER_STYLES.items():
                 curve = curves[part][f"{method} mean, {order} of {method}"]
                 _accuracy_line(axis, results, curve, ORDERS[order], look)
-            _kept_axis(axis, f"{METHODS[method]}, {title}")
+            _kept_axis(axis, f"{names[method]}, {title}")
     _legend_below(figure, axes[0])
     return figure
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.config import UserError
+from utils.config import DEVICES, UserError
 
 import torch
 
@@ -29,6 +29,8 @@ class MatmulMeasurement(NamedTuple):
 
 def choose_device(name: str) -> torch.device:
     """The device called `name`; "auto" is CUDA where there is one."""
+    if name not in DEVICES:
+        raise UserError(f"device must be one of {', '.join(DEVICES)}, got {name!r}.")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("There is no CUDA device here: use --device cpu, or auto.")
@@ -48,6 +50,11 @@ def choose_matmul(device: torch.device, name: str = "auto") -> str:
 
     A resumed run must name the kernel it was begun with, to go on with the same bits.
     """
+    if name == "onednn" and device.type == "cpu" and name not in _accurate(measure_matmuls()):
+        raise UserError(
+            "On this machine the matrix product 'onednn' rounds to less than float32: give "
+            "--matmul default, or resume the run where it was begun."
+        )
     if device.type != "cpu":
         name = "default"  # there, any other precision would round the products
     elif name == "auto":
@@ -79,11 +86,11 @@ def measure_matmuls(rows: int = 1000, repeats: int = 8) -> dict[str, MatmulMeasu
 
 def _fastest_accurate() -> str:
     measured = measure_matmuls()
-    default = measured["default"]
-    accurate = [
-        name for name, m in measured.items()
-        if m.error <= ACCURACY_SLACK * default.error
-    ]  # fmt: skip
-    fastest = max(accurate, key=lambda name: measured[name].gflops)
-    gained = measured[fastest].gflops > WORTHWHILE_GAIN * default.gflops
+    fastest = max(_accurate(measured), key=lambda name: measured[name].gflops)
+    gained = measured[fastest].gflops > WORTHWHILE_GAIN * measured["default"].gflops
     return fastest if gained else "default"
+
+
+def _accurate(measured: dict[str, MatmulMeasurement]) -> list[str]:
+    limit = ACCURACY_SLACK * measured["default"].error
+    return [name for name, found in measured.items() if found.error <= limit]

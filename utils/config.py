@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 
 # What names a config or how to begin with it cannot stand in the config itself.
+DEVICES = ("auto", "cpu", "cuda")
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
 CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 
@@ -57,9 +58,7 @@ class Config:
     run_batch_name: str = option("default", "batch of the run: runs/<batch>/, wandb's group")
     out_dir: str = option("runs", "where run directories are made", changeable=True)
     data_dir: str = option("data", "where data sets are kept", changeable=True)
-    device: str = option(
-        "auto", "where to compute", choices=("auto", "cpu", "cuda"), changeable=True
-    )
+    device: str = option("auto", "where to compute", choices=DEVICES, changeable=True)
     matmul: str = option(
         "auto",
         "CPU kernel of matrix products; auto: the fastest accurate one; give one for equal bits",

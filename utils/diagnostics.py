@@ -4,6 +4,8 @@ Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, fold
 localization: an improved R-hat for assessing convergence of MCMC". Draws are [chains, draws].
 """
 
+import math
+
 from utils.mlp import Network
 from utils.seeding import generator
 
@@ -14,8 +16,29 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 FEWEST_DRAWS = 8  # per chain; below it nothing can be said
+LARGEST_RHAT = 1.05  # that goes without saying
 NUM_IMAGES = 20
 NUM_PROJECTIONS = 16
+
+
+def slow_groups(groups: dict[str, dict]) -> list[str]:
+    """Those of `diagnose_all` that have not mixed, each with the numbers that say so."""
+    return [
+        f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
+        f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
+        for name, group in groups.items()
+        if group and not (group["largest_rhat"] or math.inf) <= LARGEST_RHAT
+    ]
+
+
+def energy_balance(changes: list[float | None]) -> tuple[float, float]:
+    """Mean of exp(−ΔH) over all proposals, None where one diverged, and its standard error.
+
+    In a stationary chain it is 1 whatever the step size, if from where a trajectory ends another
+    one leads back. So it tells whether HMC is exact as it was computed, roundings and all.
+    """
+    ratios = np.exp(-np.array([math.inf if change is None else change for change in changes]))
+    return float(ratios.mean()), float(ratios.std(ddof=1) / len(ratios) ** 0.5)
 
 
 def diagnose(draws: np.ndarray) -> dict[str, float]:

@@ -9,7 +9,6 @@ names the HMC run of these results as its meta.json and numbers.json do.
 
 import base64
 import html
-import math
 import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 from utils.claims import DAMAGED, Verdict, judge_all, why_not
+from utils.diagnostics import LARGEST_RHAT, energy_balance, slow_groups
 from utils.evaluation import COLUMNS, ROWS
 from utils.files import save_json, write_atomically
 from utils.findings import INTRODUCTION, all_findings, first_findings, in_short
@@ -48,13 +48,13 @@ ROW_NAMES = {
 }
 PLACES = {
     "findings": "Findings",
+    "notes": "Differences",
     "table1": "Table 1",
     **{section.anchor: section.short for section in SECTIONS},
     "checks": "Checks",
     "chain": "Diagnostics of the chain",
     "runs": "Runs",
 }
-LARGEST_RHAT = 1.05  # that goes without saying
 LEGEND = (
     "<p class=soft>q_d, q_r: networks drawn from these Gaussians; μ: the one network at the mean. "
     "“To mean”: rebased to where the samples' own mean comes to rest. “Low rank”: a "
@@ -143,7 +143,7 @@ def page(
     """The whole HTML document."""
     evaluation, chain = results.runs["eval"], results.runs["HMC"]
     sections = [
-        _heading(results),
+        _heading(results, notes),
         first_findings(verdicts),
         _or_why_not(partial(_slow_mixing, results), chain),
         all_findings(verdicts),
@@ -178,7 +178,7 @@ def _title(results: Results) -> str:
     return f"Compact BNN posterior: {results.preset} on {results.dataset}"
 
 
-def _heading(results: Results) -> str:
+def _heading(results: Results, notes: str) -> str:
     quick = (
         "<p><strong>The quick preset is a smaller network on part of the data.</strong> Its "
         "numbers are alike in kind to the paper's, not in value.</p>"
@@ -189,8 +189,7 @@ def _heading(results: Results) -> str:
         f"<p class=soft>A reproduction of <a href='https://arxiv.org/abs/2401.00611'>{PAPER}</a> "
         "(Xiao, Liu, Bamler, 2023), from the runs of one batch. Numbers after ± are standard "
         "errors.</p>",
-        "<nav>" + " ".join(f"<a href=#{name}>{_text(told)}</a>" for name, told in PLACES.items())
-        + "</nav>",
+        _navigation([name for name in PLACES if name != "notes" or notes.strip()]),
         INTRODUCTION,
         quick if results.preset == "quick" else "",
         f"<p><strong>Not finished: {_text(', '.join(map(_how_far, running)))}.</strong></p>"
@@ -199,6 +198,11 @@ def _heading(results: Results) -> str:
         *(_outdated(results, kind) for kind in results.runs),
     ]  # fmt: skip
     return "\n".join(filter(None, parts))
+
+
+def _navigation(places: list[str]) -> str:
+    links = " ".join(f"<a href=#{name}>{_text(PLACES[name])}</a>" for name in places)
+    return f"<nav>{links}</nav>"
 
 
 def _outdated(results: Results, kind: str) -> str:
@@ -222,12 +226,7 @@ def _slow_mixing(results: Results) -> str:
         groups = results.runs["HMC"].json("diagnostics.json")["groups"]
     except Missing:
         return ""
-    slow = [
-        f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
-        f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
-        for name, group in groups.items()
-        if group and not (group["largest_rhat"] or math.inf) <= LARGEST_RHAT
-    ]
+    slow = slow_groups(groups)
     if not slow:
         return ""
     return (
@@ -329,7 +328,7 @@ def _plain(command: str) -> str:
 def _sparsity(results: Results) -> str:
     return (
         "<p class=soft>“alive” counts only weights that are not behind dead pixels.</p>\n"
-        + _html_table(*sparsity_table(results.pruning["curves"]))
+        + _html_table(*sparsity_table(results.pruning))
     )
 
 
@@ -360,13 +359,15 @@ def _chain(results: Results) -> str:
     kept = [record for record in run.records("trace.jsonl") if not record["burnin"]]
     accepted = sum(record["accept_prob"] for record in kept) / len(kept)
     divergent = sum(record["divergent"] for record in kept)
+    balance, error = energy_balance([record["delta_energy"] for record in kept])
     so_far = "" if run.finished else " so far"
     return (
         f"<p>Chains: {found['chains']}, of {found['draws_per_chain']} samples each{so_far}; "
         f"sampled in {duration(3600 * found['hours'])}: "
         f"{found['draws_per_chain'] / found['hours']:.0f} samples an hour. "
-        f"Acceptance {accepted:.2f}; {divergent} divergent transitions.</p>\n"
-        + _html_table(head, body)
+        f"Acceptance {accepted:.2f}; {divergent} divergent transitions. "
+        f"Mean of exp(−ΔH) over all proposals: {balance:.3f} ± {error:.3f}, where exact HMC has 1."
+        "</p>\n" + _html_table(head, body)
     )
 
 

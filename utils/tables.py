@@ -210,16 +210,17 @@ ORDERS = {  # of weights, by which some are kept
 METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
 
 
-def curve_title(curve: dict) -> str:
+def curve_title(curve: dict, names: dict[str, str]) -> str:
     """What is pruned, and by what."""
     method, part = curve["network"].split()
     part = {"mean": "μ", "single": "one network"}[part]
-    whose = "" if curve["criterion"] == "random" else f" of {METHODS[curve['by']]}"
-    return f"{part} of {METHODS[method]}, kept by {ORDERS[curve['criterion']]}{whose}"
+    whose = "" if curve["criterion"] == "random" else f" of {names[curve['by']]}"
+    return f"{part} of {names[method]}, kept by {ORDERS[curve['criterion']]}{whose}"
 
 
-def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: how much of a network is zero when this much accuracy is lost."""
+def sparsity_table(pruning: dict) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a pruning.json: how much is zero when this much accuracy is lost."""
+    curves, names = pruning["curves"], pruning.get("names", METHODS)
     losses = next(iter(curves["all"].values()))["sparsity"]
     columns = [(part, loss) for part in curves for loss in losses]
     headings = ["network, order", "accuracy whole"]
@@ -230,6 +231,6 @@ def sparsity_table(curves: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, curve in curves["all"].items():
         shares = [curves[part][name]["sparsity"][loss] for part, loss in columns]
-        rows.append([curve_title(curve), f"{100 * curve['accuracy'][0]:.2f} %"])
+        rows.append([curve_title(curve, names), f"{100 * curve['accuracy'][0]:.2f} %"])
         rows[-1] += [f"{100 * share:.0f} %" for share in shares]
     return headings, rows

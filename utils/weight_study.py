@@ -179,19 +179,23 @@ def describe_dead(posterior: GaussianPosterior, dead: Tensor) -> dict | None:
 
 
 def prior_band(
-    direct: GaussianPosterior, groups: dict[str, Tensor], watched: dict[str, np.ndarray]
+    direct: GaussianPosterior,
+    groups: dict[str, Tensor],
+    watched: dict[str, np.ndarray],
+    dead_follow_prior: bool,
 ) -> np.ndarray | None:
     """Between which σ lie PRIOR_SHARE of weights that follow the prior, with HMC's sampling error.
 
-    These are the dead ones' before rebasin (by weight it aligns them, too). Where these are few,
-    they are what a Gaussian weight's would be, whose chain has the effective sizes of the dead
-    ones `watched` [chains, draws, weights], or of the others in the first layer: its σ² is about
-    chi² with as many degrees of freedom as squared deviations are effective, less one, and falls
-    short of 1 by what the mean takes. None where chains are too short, or stand still, for that.
+    These are the dead ones' before rebasin (by weight it aligns them, too), if they have been
+    found to follow the prior. Where these are few, or do not, it is what a Gaussian weight's would
+    be, whose chain has the effective sizes of the dead ones `watched` [chains, draws, weights], or
+    of the others in the first layer: its σ² is about chi² with as many degrees of freedom as
+    squared deviations are effective, less one, and falls short of 1 by what the mean takes. None
+    where chains are too short, or stand still, for that.
     """
     tails = [(1 - PRIOR_SHARE) / 2, (1 + PRIOR_SHARE) / 2]
     dead = groups.get("dead pixels")
-    if dead is not None and dead.sum() >= FEWEST_DEAD:
+    if dead_follow_prior and dead.sum() >= FEWEST_DEAD:
         return np.quantile(direct.std[dead].cpu().numpy(), tails)
     chains = watched["dead pixels" if "dead pixels" in watched else "W1"]
     of_mean, of_squares = _effective_sizes(chains)
