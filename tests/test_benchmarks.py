@@ -23,13 +23,14 @@ def test_effective_samples_are_those_of_the_pace_measured(hmc_benchmark, tmp_pat
         "test3.2: 90 samples per hour; effective samples per hour not measured: "
         "there is no finished run."
     )
-    groups = {"weights": {"median_ess_bulk": 100, "median_ess_bulk_per_hour": 7}, "probability": {}}
+    weights = {"median_ess_bulk": 100, "median_ess_bulk_per_hour": 7, "largest_rhat": 1.234}
+    groups = {"weights": weights, "probability": {}}
     diagnostics = {"chains": 2, "draws_per_chain": 100, "groups": groups}
     (run / "diagnostics.json").write_text(json.dumps(diagnostics))
     (run / "DONE").touch()
     note = hmc_benchmark.effective_note(tmp_path, "test3.2", 90)
     assert "among the 200 of the finished run HMC-MNIST-test3.2-anchored" in note
-    assert note.endswith("effective samples per hour: weights 45.")
+    assert note.endswith("effective samples per hour: weights 45 (R-hat up to 1.23).")
 
 
 def test_samples_of_a_batch_are_found(hmc_benchmark):
