@@ -24,6 +24,7 @@ from utils import compact_figures
 from utils.compute import choose_device
 from utils.config import Config, UserError, option
 from utils.data import Dataset, load_dataset
+from utils.files import read_mapping
 from utils.inputs import identify
 from utils.predict import class_probabilities
 from utils.progress import announce, progress_bar
@@ -39,7 +40,7 @@ from utils.pruning import (
 from utils.runs import Run, open_run, run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
-from utils.tables import METHODS, method_names, print_table, sparsity_table
+from utils.tables import method_names, print_table, sparsity_table
 
 import numpy as np
 from torch import Tensor
@@ -99,8 +100,7 @@ def main(config: PruningConfig) -> None:
 
 def names_in(source: Path) -> dict[str, str]:
     """How the evaluation calls its methods; HMC, where only its weight_space.npz is there."""
-    told = source / "diagnostics.json"
-    return method_names(json.loads(told.read_text())["label"]) if told.exists() else METHODS
+    return method_names(read_mapping(source / "diagnostics.json", json.loads).get("label", "HMC"))
 
 
 def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.claims import UNKNOWN, judge_all
+from utils.claims import DAMAGED, UNKNOWN, judge_all
 from utils.compute import choose_device
 from utils.config import Config, UserError, changes, grown_fields, load_configs
 from utils.data import FILES
@@ -424,7 +424,7 @@ def finished_in(directory: Path) -> set[str]:
     try:
         runs = json.loads(path.read_text())["runs"]
         return {kind for kind, run in runs.items() if run and run["finished"]}  # null: was damaged
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except DAMAGED:
         return {step.kind for step in STEPS}
 
 
