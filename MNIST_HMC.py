@@ -134,16 +134,16 @@ def main(config: HMCConfig) -> None:
     device = choose_device(config.device)
     with parallel.connected(device) as ranks:
         check_sharing(config, ranks)
+        data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
         run = open_run(config, KIND, device) if ranks.first else None
         if share_number(ranks, run is not None and not run.finished):
-            run_chains(config, device, ranks, run)
+            share_matmul(ranks, device, run)
+            run_chains(config, data, ranks, run)
 
 
-def run_chains(config: HMCConfig, device: torch.device, ranks: Ranks, run: Run | None) -> None:
+def run_chains(config: HMCConfig, data: Dataset, ranks: Ranks, run: Run | None) -> None:
     """The whole of a run; only the first rank has a run directory and writes."""
     settings = config.hmc_settings()
-    share_matmul(ranks, device, run)
-    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     target = build_posterior(config, network, data, ranks)
     record = ChainRecord(run, network, data, settings) if ranks.first else None

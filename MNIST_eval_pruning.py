@@ -78,7 +78,7 @@ def main(config: PruningConfig) -> None:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, "eval", config.eval)
     inputs = {"eval": identify(source)}
-    space = open_weight_space(source, device)
+    space, names = open_weight_space(source, device), names_in(source)
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir).to(device)
     run = open_run(config, KIND, device, inputs)
@@ -89,7 +89,7 @@ def main(config: PruningConfig) -> None:
     save_histograms(run, space)
     results = {
         "source": str(source),
-        "names": names_in(source),
+        "names": names,
         "kept_percent": KEPT_PERCENT,
         "weights": {"all": len(space.alive), "alive": int(space.alive.sum())},
         **measure(run, space, data, prunings),

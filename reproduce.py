@@ -27,7 +27,7 @@ from pathlib import Path
 
 from utils.claims import DAMAGED, UNKNOWN, judge_all
 from utils.compute import choose_device
-from utils.config import Config, UserError, changes, grown_fields, load_configs
+from utils.config import Config, Parser, UserError, changes, grown_fields, load_configs
 from utils.data import FILES
 from utils.jobs import start_child
 from utils.progress import duration
@@ -133,9 +133,8 @@ ARTEFACTS = {
 
 
 def main() -> None:
-    options = read_options()
     with ends_in_a_sentence("reproduce.py", shlex.join(["python", *sys.argv])):
-        reproduce(options)
+        reproduce(read_options())
 
 
 def reproduce(options: argparse.Namespace) -> None:
@@ -156,9 +155,7 @@ def reproduce(options: argparse.Namespace) -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="reproduce.py", description=__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
     parser.add_argument(
         "--only", nargs="+", choices=ARTEFACTS, metavar="ARTEFACT",

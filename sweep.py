@@ -84,10 +84,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+    parser = Parser(prog="sweep.py", description=__doc__)
     parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file: configs/sweeps/*")
     parser.add_argument(
         "--jobs", type=count, default=1, metavar="N",

@@ -34,7 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.compact import Compact, no_moments
-from utils.config import UserError
+from utils.config import Parser, UserError
 from utils.files import as_numpy, save_json
 from utils.matching import make_matcher, rebase_all
 from utils.metrics import accuracy
@@ -87,9 +87,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="own_networks.py", description=__doc__)
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--networks", nargs="+", type=Path, metavar="PT", help="state_dicts")
     given.add_argument("--samples", type=Path, metavar="NPY", help="[K, d], beside network.json")

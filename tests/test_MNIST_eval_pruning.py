@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
@@ -98,6 +99,20 @@ def test_chance_is_the_average_of_ten_orders(run, source, data_dir):
     assert chance["accuracy"][5] == pytest.approx(np.mean(accuracies), abs=5e-4)
     assert chance["deviation"][5] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
     assert "deviation" not in curves["all"]["hmc mean, std of hmc"]
+
+
+def test_a_damaged_evaluation_costs_no_earlier_pruning(source, script, tmp_path):
+    evaluation = shutil.copytree(source, tmp_path / "eval")
+    (evaluation / "diagnostics.json").write_text("{")
+    earlier = tmp_path / "default" / "eval_pruning-MNIST-quick"
+    earlier.mkdir(parents=True)
+    (earlier / "config.yaml").write_text("seed: 0")
+    ended = script(
+        "MNIST_eval_pruning", "--config_name", "quick", "--eval", evaluation, "--overwrite"
+    )
+    assert ended.returncode == 2
+    assert "diagnostics.json is damaged: move" in ended.stderr
+    assert (earlier / "config.yaml").exists()
 
 
 def test_none_is_no_evaluation(script):

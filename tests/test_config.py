@@ -74,6 +74,7 @@ def test_sweep_makes_a_run_of_every_grid_point(tmp_path):
     ("arguments", "sentence"),
     [
         (["--config_name", "nope"], "no config 'nope' for Toy; there are: base"),
+        (["--lr", "1"], "Unknown setting --lr; --help tells what there is"),
         (["--step_sise", "1"], "Unknown setting --step_sise; the nearest there is: --step_size"),
         (["--num_epochs", "-1"], "--num_epochs must be at least 1, got -1"),
         (["--num_epochs", "2.5"], "--num_epochs must be a whole number, got '2.5'"),
@@ -85,7 +86,7 @@ def test_sweep_makes_a_run_of_every_grid_point(tmp_path):
         (["--num_epochs"], "--num_epochs: expected one argument"),
         (["stray"], "Unexpected argument 'stray'"),
         (["--config_name", "base", "--config", "x"], "exclude each other"),
-        (["--config", "missing.yaml"], "Cannot read the config missing.yaml"),
+        (["--config", "missing.yaml"], "Cannot read the config missing.yaml: No such"),
         (["--run_name", "a/b"], "run_name is part of a path"),
         (["--config_name", "../Toy/base"], "config_name is part of a path"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
@@ -104,7 +105,8 @@ def test_mistakes_on_the_command_line(arguments, sentence):
         ("num_epochs: true\n", ["num_epochs in", "bad.yaml must be a whole number, got True"]),
         ("by_activation: 1\n", ["must be true or false, got 1"]),
         ("hidden_sizes: 4\n", ["hidden_sizes in", "must be a list, got 4"]),
-        ("a: [1\n", ["bad.yaml is not valid YAML"]),
+        ("a: [1\n", ["bad.yaml is not valid YAML: expected ',' or ']', but got", " in line 2."]),
+        ("a: \0\n", ["bad.yaml is not valid YAML: special characters are not allowed."]),
         ("resume: true\n", ["resume has no meaning in", "give --resume on the command line"]),
         ("sweep:\n  config_name: [base]\n", ["config_name has no meaning in"]),
         ("- 1\n", ["must hold 'key: value' lines"]),
@@ -128,7 +130,8 @@ def test_help_names_every_field_with_unit_and_default(capsys):
     with pytest.raises(SystemExit):
         load("--help")
     text = capsys.readouterr().out
-    for expected in ("--step_size", "how far", "(default: 0.1)", "named configs: base"):
+    # what a bare command takes: the default config's 0.2, where it says nothing the field's 3
+    for expected in ("--step_size", "how far", "(default: 0.2)", "(default: 3)", "configs: base"):
         assert expected in text
 
 

@@ -1,5 +1,6 @@
 """Data sets: every source, damaged and missing files, and torchvision that does not match torch."""
 
+import dataclasses
 import functools
 import gzip
 import hashlib
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 
 from tests.conftest import REPOSITORY
 from utils import data, download
-from utils.config import UserError
+from utils.config import Config, UserError
 from utils.data import PARTS, Files, load_dataset
 
 import numpy as np
@@ -161,6 +162,11 @@ def test_unknown_set_and_too_many_images(toy, tmp_path):
     with pytest.raises(UserError, match="num_train is 13, but MNIST has 12"):
         load_dataset("MNIST", tmp_path, num_train=13)
     assert len(load_dataset("MNIST", tmp_path, num_train=7).train_labels) == 7
+
+
+def test_every_set_may_be_asked_for():
+    (dataset,) = (field for field in dataclasses.fields(Config) if field.name == "dataset")
+    assert dataset.metadata["choices"] == tuple(data.FILES)
 
 
 def test_a_set_of_ones_own_needs_no_source(toy, tmp_path, monkeypatch):

@@ -207,7 +207,7 @@ def test_damaged_files_of_a_run_are_said_to_be_so(config, name, content):
     run = open_run(config, "toy", CPU)
     die(run)
     run.path(name).write_text(content)
-    with pytest.raises(UserError, match=rf"{name} is damaged: start again with --overwrite"):
+    with pytest.raises(UserError, match=rf"{name} is damaged: move .* away, and make it again"):
         open_run(replace(config, resume=True), "toy", CPU)
 
 

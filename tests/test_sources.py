@@ -246,10 +246,20 @@ def test_an_evaluation_is_given_by_its_directory_or_its_file(tmp_path):
     run = make_samples(tmp_path / "a", 3)
     arrays = {f"hmc_{frame}_{part}": np.ones(23) for frame in ("before", "after")
               for part in ("mean", "std")}  # fmt: skip
-    np.savez(run / "weight_space.npz", alive=np.ones(23, bool), **arrays)
+    arrays |= {"hmc_single": np.ones(23), "alive": np.ones(23, bool)}
+    np.savez(run / "weight_space.npz", **arrays)
     for path in (run, run / "weight_space.npz"):
         space = open_weight_space(path, torch.device("cpu"))
         assert space.gaussians["after"].keys() == {"hmc"}
+
+
+@pytest.mark.parametrize("name", ["alive", "hmc_single", "hmc_after_mean"])
+def test_an_evaluation_of_another_version_is_said_to_be_one(tmp_path, name):
+    run = make_samples(tmp_path / "a", 3)
+    needed = {"alive", "hmc_single", "hmc_after_mean"} - {name}
+    np.savez(run / "weight_space.npz", **{other: np.ones(23) for other in needed})
+    with pytest.raises(UserError, match=f"another version .it has no {name}.: .* --overwrite"):
+        open_weight_space(run, torch.device("cpu"))
 
 
 def test_no_evaluation_no_pruning(tmp_path):

@@ -202,7 +202,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_scrip
         (["--config_name", "nope"], "There is no config 'nope'"),
         (["--lerning_rate", "1"], "the nearest there is: --learning_rate"),
         (["--num_epochs", "-3"], "--num_epochs must be at least 1, got -3"),
-        (["--dataset", "MNISTT"], "Unknown data set 'MNISTT'"),
+        (["--dataset", "MNISTT"], "--dataset must be one of MNIST, FashionMNIST, KMNIST"),
         (["--out_dir", "pyproject.toml/runs"], "Cannot use pyproject.toml"),
         (["--num_train", "60001"], "num_train is 60001, but MNIST has 60000"),
     ],
@@ -213,6 +213,21 @@ def test_mistakes_end_with_a_sentence(name, arguments, sentence, script):
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("MNIST_HMC", "HMC"), *((name, SCRIPTS[name][0]) for name in SCRIPTS)]
+)
+def test_a_mistake_costs_no_earlier_run_and_begins_none(name, kind, script, tmp_path):
+    mistake = name, "--config_name", "quick", "--num_train", 60001
+    assert script(*mistake).returncode == 2
+    assert not (tmp_path / "default").exists()
+    earlier = tmp_path / "default" / f"{kind}-MNIST-quick"
+    earlier.mkdir(parents=True)
+    for file in ("config.yaml", "samples.npy", "DONE"):
+        (earlier / file).write_text("seed: 0")
+    assert script(*mistake, "--overwrite").returncode == 2
+    assert {file.name for file in earlier.iterdir()} == {"config.yaml", "samples.npy", "DONE"}
 
 
 def test_same_seed_same_weights_other_seed_others(script, tmp_path):

@@ -52,7 +52,7 @@ class Config:
 
     config_name: str = option("paper", "named settings: configs/<script>/NAME.yaml")
     config: str | None = option(None, "settings from this YAML file instead of --config_name")
-    dataset: str = option("MNIST", "data set: MNIST, FashionMNIST or KMNIST")
+    dataset: str = option("MNIST", "data set", choices=("MNIST", "FashionMNIST", "KMNIST"))
     seed: int = option(0, "seed of every random stream of the run", minimum=0)
     run_name: str = option("", "suffix of the run's directory, to keep several runs apart")
     run_batch_name: str = option("default", "batch of the run: runs/<batch>/, wandb's group")
@@ -204,13 +204,17 @@ def read_yaml(path: Path) -> dict:
     """The mapping in a YAML file that the user has written."""
     try:
         content = yaml.load(path.read_text(), _OneOfEachKey) or {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"Cannot read the config {path}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
         raise UserError(f"Cannot read the config {path}: {error}.") from None
     except _RepeatedKey as error:
         raise UserError(f"{path} has {error}: keep one of them.") from None
-    except yaml.YAMLError as error:
-        where = str(error).replace("\n", " ")
-        raise UserError(f"{path} is not valid YAML: {where}.") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1
+        raise UserError(f"{path} is not valid YAML: {error.problem} in line {line}.") from None
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        raise UserError(f"{path} is not valid YAML: {error.reason}.") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold 'key: value' lines.")
     return content
@@ -266,19 +270,22 @@ def _convert(config_class, key: str, value, source: str):
 
 def _unknown_key(key: str, source: str, names: list[str]) -> str:
     nearest = _nearest(str(key), names)
-    return f"Unknown setting {source}; the nearest there is: {nearest}."
+    advice = f"the nearest there is: {nearest}" if nearest else "--help tells what there is"
+    return f"Unknown setting {source}; {advice}."
 
 
-def _nearest(key: str, names: list[str]) -> str:
+def _nearest(key: str, names: list[str]) -> str | None:
     """The name that is meant by a misspelt one; else one with words of it, as of --by_weight."""
     for misspelt in difflib.get_close_matches(key, names, n=1, cutoff=0.8):
         return misspelt
 
     def likeness(name: str) -> tuple[int, float]:
-        words = (set(text.lstrip("-").split("_")) for text in (key, name))
-        return len(set.intersection(*words)), difflib.SequenceMatcher(None, name, key).ratio()
+        bare = [text.lstrip("-") for text in (name, key)]
+        words = (set(text.split("_")) for text in bare)
+        return len(set.intersection(*words)), difflib.SequenceMatcher(None, *bare).ratio()
 
-    return max(names, key=likeness)
+    nearest = max(names, key=likeness)
+    return nearest if likeness(nearest) > (0, 0.6) else None
 
 
 def _check_limits(value, limits: dict, source: str) -> None:
@@ -345,7 +352,11 @@ _TYPE_NAMES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose complaints are a sentence."""
+    """One whose complaints are a sentence; it takes no abbreviations, for options may be added."""
+
+    def __init__(self, **settings):
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
     def error(self, message):
         raise UserError(f"{message[0].upper()}{message[1:]}; see --help.")
@@ -356,8 +367,6 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
     parser = Parser(
         prog=f"{script}.py",
         description=f"{description}\nnamed configs: {', '.join(config_names(script)) or 'none'}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
     groups = {
@@ -365,8 +374,9 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
         False: parser.add_argument_group(f"settings of {script}"),
     }
     shared = {f.name for f in dataclasses.fields(Config)}
+    defaults = _defaults(config_class, script)
     for field in dataclasses.fields(config_class):
-        _add_flag(groups[field.name in shared], field)
+        _add_flag(groups[field.name in shared], field, defaults[field.name])
     known, unknown = parser.parse_known_args(_plain_switches(config_class, arguments))
     if unknown:
         flag = unknown[0].split("=")[0]
@@ -387,10 +397,20 @@ def _plain_switches(config_class, arguments: list[str]) -> list[str]:
     return [plain.get(argument.lower(), argument) for argument in arguments]
 
 
-def _add_flag(group, field) -> None:
-    default = field.default
-    if default is dataclasses.MISSING:
-        default = " ".join(str(item) for item in field.default_factory())
+def _defaults(config_class, script: str) -> dict:
+    """What every setting is where the command line says nothing of it."""
+    fields = {f.name: f for f in dataclasses.fields(config_class)}
+    values = {
+        name: field.default_factory() if field.default is dataclasses.MISSING else field.default
+        for name, field in fields.items()
+    }
+    path = CONFIG_ROOT / script / f"{values['config_name']}.yaml"
+    return values | (read_yaml(path) if path.is_file() else {})
+
+
+def _add_flag(group, field, default) -> None:
+    if isinstance(default, list):
+        default = " ".join(map(str, default))
     shown = repr(default) if default == "" else default
     unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
     text = f"{field.metadata['help']}{unit} (default: {shown})".replace("%", "%%")

@@ -46,7 +46,7 @@ def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
     except (ValueError, yaml.YAMLError):
         content = None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: start again with --overwrite, or --run_name.")
+        raise UserError(f"{path} is damaged: move {path.parent} away, and make it again.")
     return content
 
 

@@ -185,16 +185,16 @@ def locate(config, kind: str, given: str) -> Path | None:
 def _recorded_config(path: Path) -> dict:
     """The config of the run that a directory, or a file in it, belongs to; {} if of none."""
     recorded = (path if path.is_dir() else path.parent) / "config.yaml"
-    content = yaml.safe_load(recorded.read_text()) if recorded.exists() else None
-    return content if isinstance(content, dict) else {}
+    return read_mapping(recorded, yaml.safe_load)
 
 
 def _check_is_hmc(path: Path) -> None:
     """Other samples are no HMC's, and would be taken for what everything is measured against."""
     record = (path if path.is_dir() else path.parent) / "meta.json"
     sessions = read_mapping(record, json.loads).get("sessions", [])
-    script = sessions[0]["command"].split()[1] if sessions else SCRIPTS["HMC"]
-    if script != SCRIPTS["HMC"]:
+    command = sessions[0].get("command", "") if sessions else ""
+    script = "".join(command.split()[1:2])
+    if script not in ("", SCRIPTS["HMC"]):
         raise UserError(
             f"{path} is a run of {script}, not of {SCRIPTS['HMC']}: give another --hmc, or "
             "--samples if these are to stand in for HMC's."
@@ -332,6 +332,12 @@ def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
     path = path / "weight_space.npz" if path.is_dir() else path
     network = read_network(path)
     arrays = {name: array.to(device) for name, array in read_arrays(path, SCRIPTS["eval"]).items()}
+    lacking = [name for name in ("hmc_after_mean", "hmc_single", "alive") if name not in arrays]
+    if lacking:
+        raise UserError(
+            f"{path} was left by another version (it has no {lacking[0]}): "
+            f"python {SCRIPTS['eval']} --overwrite makes it anew."
+        )
     gaussians = {
         frame: {
             method: GaussianPosterior(
