@@ -1,6 +1,6 @@
 """Train a deep ensemble: independent networks, each at a mode (MAP) of the posterior.
 
-The ensemble columns of paper A's Table 1 and Figures 4 and 5 start from it.
+The ensemble columns of the paper's Table 1 and Figures 4 and 5 start from it.
 
     python MNIST_Ensemble.py                        the paper's settings
     python MNIST_Ensemble.py --config_name quick    seconds: a smaller net, part of the data

@@ -1,9 +1,9 @@
 """Sample the posterior of a network by full-batch Hamiltonian Monte Carlo.
 
-The HMC columns of paper A's Table 1 and Figures 4 and 5 start from it.
+The HMC columns of the paper's Table 1 and Figures 4 and 5 start from it.
 
-    python MNIST_HMC.py                          1.5 to 3 hours: paper A's posterior, 250 samples
-    python MNIST_HMC.py --config_name test3.2    paper A's settings, exactly: days
+    python MNIST_HMC.py                          1.5 to 3 hours: the paper's posterior, 250 samples
+    python MNIST_HMC.py --config_name test3.2    the paper's settings, exactly: days
     python MNIST_HMC.py --config_name quick      2 minutes: a smaller net, part of the data
     torchrun --nproc-per-node 2 MNIST_HMC.py --parallel data      the images over 2 processes
 

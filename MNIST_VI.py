@@ -1,6 +1,6 @@
 """Fit a mean-field Gaussian posterior by variational inference.
 
-The VI column of paper A's Table 1, and VI's μ and σ of Figures 4 and 5.
+The VI column of the paper's Table 1, and VI's μ and σ of Figures 4 and 5.
 
     python MNIST_VI.py                        the paper's settings
     python MNIST_VI.py --config_name quick    seconds: a smaller net, part of the data

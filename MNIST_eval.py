@@ -1,6 +1,6 @@
 """Compare posteriors as functions and weight by weight, before and after rebasin.
 
-Paper A's Table 1 and Figure 4, and what stands behind them.
+The paper's Table 1 and Figure 4, and what stands behind them.
 
     python MNIST_eval.py                        the newest HMC, ensemble and VI runs of the batch
     python MNIST_eval.py --config_name quick    the same with fewer samples, draws and images
@@ -51,6 +51,7 @@ from utils.evaluation_record import (
     save_predictions,
     save_weight_space,
 )
+from utils.gaussian import GaussianPosterior
 from utils.matching import Matcher, iterated_mean, make_matcher, rebase_gaussian
 from utils.metrics import agreement, total_variation
 from utils.mlp import Network
@@ -65,14 +66,13 @@ from utils.standard_errors import Fit, TableErrors, refit_low_rank, refit_moment
 from utils.tables import (
     REFERENCE_HEADINGS,
     method_names,
-    paper_values,
+    paper_table1,
     print_table,
     reference_rows,
     summary_lines,
     table_numbers,
     table_rows,
 )
-from utils.vi import GaussianPosterior
 from utils.weight_study import (
     alive_weights,
     by_group,
@@ -450,8 +450,7 @@ def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
         run.save_figure(f"weight_pairs_{part}", figure)
     along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
     run.save_figure("transpositions_along_chain", along)
-    comparable = run.config.dataset == "MNIST" and label == "HMC"
-    paper = paper_values("table1") if comparable else {}
+    paper = paper_table1(run.config.dataset) if label == "HMC" else {}
     for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
         lines = table_rows(table, errors, paper, rows, label)
         run.log_table(name, *table_numbers(table, errors, paper, rows, label))

@@ -1,4 +1,4 @@
-"""Prune networks by what their posterior says about each weight: paper A's Figure 5.
+"""Prune networks by what their posterior says about each weight: the paper's Figure 5.
 
     python MNIST_eval_pruning.py                        the newest finished MNIST_eval.py run
     python MNIST_eval_pruning.py --eval runs/default/eval-MNIST-paper

@@ -1,6 +1,6 @@
 """Train two networks and measure the loss barrier between them, before and after rebasin.
 
-Paper A's Figure 2 and the right panel of its Figure 3.
+The paper's Figure 2 and the right panel of its Figure 3.
 
     python MNIST_net_matching.py                        the paper's settings
     python MNIST_net_matching.py --config_name quick    a minute's worth of the same
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, replace
 
 from utils import permutation_figures
-from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
+from utils.barrier import Line, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
 from utils.config import PermutationConfig, option
 from utils.data import Dataset, load_dataset
@@ -118,13 +118,13 @@ def evaluate(
     rebased = [rebase(network, second, matcher) for matcher in matchers]
     found = [moved.matching for moved in rebased]
     ends = torch.stack([second, *(moved.weights for moved in rebased)])
-    path = Path(network, first, ends, lambdas(config))
+    line = Line(network, first, ends, lambdas(config))
     distances = torch.stack([tensor_distances(network, first, end) for end in ends])
     chosen = 0 if config.by_activation else 1
-    along = match_along(replace(path, second=ends[[0, 1 + chosen]]), matchers[chosen])
+    along = match_along(replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen])
     return {
-        **score_path("train", path, data.train_images, data.train_labels),
-        **score_path("test", path, data.test_images, data.test_labels),
+        **score_line("train", line, data.train_images, data.train_labels),
+        **score_line("test", line, data.test_images, data.test_labels),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
         "transpositions": transpositions(along).unflatten(0, (2, -1)),
@@ -133,18 +133,18 @@ def evaluate(
     }
 
 
-def score_path(part: str, path: Path, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def score_line(part: str, line: Line, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Loss and error [alignment, λ]."""
-    scores = score(path, images, labels)
-    lines = (len(path.second), len(path.fractions))
-    return {f"{part}_loss": scores.loss.view(lines), f"{part}_error": scores.error.view(lines)}
+    scores = score(line, images, labels)
+    shape = (len(line.second), len(line.fractions))
+    return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
 
 
-def match_along(path: Path, matcher: Matcher) -> list[Matching]:
+def match_along(line: Line, matcher: Matcher) -> list[Matching]:
     """Each W_λ matched; by activation all at once, for they share most of the work."""
     if isinstance(matcher, ActivationMatcher):
-        return matcher.match_all(path)
-    return [matcher(weights) for weights in path.weights]
+        return matcher.match_all(line)
+    return [matcher(weights) for weights in line.weights]
 
 
 def transpositions(matchings: list[Matching]) -> Tensor:

@@ -1,6 +1,6 @@
 """Does training keep the permutation between two networks that started as permuted copies?
 
-Paper A's Figure 3, left three panels: NoT, weight distance and loss barrier of such pairs after
+The paper's Figure 3, left three panels: NoT, weight distance and loss barrier of such pairs after
 training, each against the NoT of the permutation that was planted at initialisation. The barrier
 is that at the midpoint, λ = ½.
 
@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 
 from utils import permutation_figures
-from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
+from utils.barrier import Line, barrier, score, tensor_distances, tensor_names
 from utils.compute import choose_device
 from utils.config import PermutationConfig, UserError, option
 from utils.data import Dataset, load_dataset
@@ -238,7 +238,7 @@ def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str
 def midpoint(
     part: str, network: Network, first: Tensor, second: Tensor, images: Tensor, labels: Tensor
 ) -> dict[str, float]:
-    scores = score(Path(network, first, second, HALFWAY), images, labels)
+    scores = score(Line(network, first, second, HALFWAY), images, labels)
     return {
         f"{part}_loss": scores.loss[1].item(),
         f"{part}_error": scores.error[1].item(),

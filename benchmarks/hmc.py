@@ -1,4 +1,4 @@
-"""Speed of HMC's leapfrog steps on paper A's posterior, beside peers and the machine's limit.
+"""Speed of HMC's leapfrog steps on the paper's posterior, beside peers and the machine's limit.
 
     python benchmarks/hmc.py [--data_dir DIR] [--samples runs/BATCH] [--no-peers] [--no-scaling]
 

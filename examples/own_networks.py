@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from utils.compact import Compact, no_moments
 from utils.config import Parser, UserError
 from utils.files import as_numpy, save_json
+from utils.gaussian import GaussianPosterior
 from utils.matching import make_matcher, rebase_all
 from utils.metrics import accuracy
 from utils.mlp import Network
@@ -47,7 +48,6 @@ from utils.seeding import generator
 from utils.sources import open_samples, read_inputs, read_labels
 from utils.state_dicts import Layout, read_networks, sequential_layout
 from utils.tables import print_table
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import torch

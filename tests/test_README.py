@@ -18,7 +18,7 @@ from tests.conftest import (
     TOY_POSTERIORS,
 )
 from tests.test_reproduce import Calls
-from utils.tables import paper_values
+from utils.tables import paper_table1
 
 import pytest
 
@@ -208,7 +208,7 @@ def table1_lines(numbers: dict) -> list[str]:
         factor, digits = (100, 2) if row.endswith("accuracy") else (1, 3)
         paper, ours, error = (
             f"{factor * source[column][row]:.{digits}f}"
-            for source in (paper_values("table1"), numbers["table1"], numbers["table1_errors"])
+            for source in (paper_table1("MNIST"), numbers["table1"], numbers["table1_errors"])
         )
         lines.append(f"| {label} | {paper} | {ours} ± {error} |")
     return lines

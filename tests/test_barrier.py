@@ -1,6 +1,6 @@
 """Losses along the line between networks: ends, shortcuts and barriers with known answers."""
 
-from utils.barrier import Path, barrier, score, tensor_distances, tensor_names
+from utils.barrier import Line, barrier, score, tensor_distances, tensor_names
 from utils.matching import ActivationMatcher, Stack
 from utils.mlp import Network, initial_weights, layer_outputs
 from utils.permutation import permute_weights
@@ -32,7 +32,7 @@ def points(count: int = 250) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_path_equals_the_interpolated_networks_computed_directly(network):
     first, second = pair(network)
-    path = Path(network, first, second, LAMBDAS)
+    path = Line(network, first, second, LAMBDAS)
     images, _ = points()
     for at, outputs in zip(LAMBDAS, path.outputs(images), strict=True):
         direct = layer_outputs(network, (1 - at) * first + at * second, images)
@@ -43,7 +43,7 @@ def test_path_equals_the_interpolated_networks_computed_directly(network):
 
 def test_path_begins_and_ends_with_the_networks_themselves(network):
     first, second = pair(network)
-    path = Path(network, first, second, LAMBDAS)
+    path = Line(network, first, second, LAMBDAS)
     assert torch.equal(path.weights[0], first)
     assert torch.equal(path.weights[-1], second)
 
@@ -52,7 +52,7 @@ def test_ends_have_the_networks_own_losses(network, monkeypatch):
     monkeypatch.setattr("utils.barrier.CHUNK_ROWS", 64)
     images, labels = points()
     ends = torch.stack(pair(network))
-    scores = score(Path(network, *ends, LAMBDAS), images, labels)
+    scores = score(Line(network, *ends, LAMBDAS), images, labels)
     for k, weights in ((0, ends[0]), (-1, ends[1])):
         logits = layer_outputs(network, weights.double(), images.double())[-1]
         loss = torch.nn.functional.cross_entropy(logits, labels)
@@ -65,7 +65,7 @@ def test_ends_have_the_networks_own_losses(network, monkeypatch):
 def test_a_network_has_no_barrier_with_itself(network):
     weights, _ = pair(network)
     images, labels = points()
-    scores = score(Path(network, weights, weights, LAMBDAS), images, labels)
+    scores = score(Line(network, weights, weights, LAMBDAS), images, labels)
     assert barrier(scores.loss, LAMBDAS).abs().max() < 1e-12
     assert barrier(scores.error, LAMBDAS).abs().max() < 1e-12
 
@@ -85,12 +85,12 @@ def test_the_barrier_to_a_permuted_copy_goes_when_it_is_rebased():
     images, labels = points()
     copy = permute_weights(network, weights, [torch.randperm(20, generator=random(4))])
     labels = layer_outputs(network, weights, images)[-1].argmax(-1)  # so that its error is 0
-    before = score(Path(network, weights, copy, LAMBDAS), images, labels)
+    before = score(Line(network, weights, copy, LAMBDAS), images, labels)
     assert before.error[0] == before.error[-1] == 0
     assert barrier(before.loss, LAMBDAS).max() > 0.05
     found = ActivationMatcher(network, weights, images)(copy).permutation
     rebased = permute_weights(network, copy, found)
-    after = score(Path(network, weights, rebased, LAMBDAS), images, labels)
+    after = score(Line(network, weights, rebased, LAMBDAS), images, labels)
     assert barrier(after.loss, LAMBDAS).abs().max() < 1e-12
 
 
@@ -98,7 +98,7 @@ def test_a_path_is_matched_as_its_networks_one_by_one():
     network = NETWORKS[1]
     first, second = pair(network)
     images, _ = points()
-    path = Path(network, first, second, LAMBDAS)
+    path = Line(network, first, second, LAMBDAS)
     matcher = ActivationMatcher(network, first, images)
     for along, weights in zip(matcher.match_all(path), path.weights, strict=True):
         for perm, alone in zip(along.permutation, matcher(weights).permutation, strict=True):
@@ -109,10 +109,10 @@ def test_lines_to_several_networks_are_those_to_each_alone(network):
     first, second = pair(network)
     ends = torch.stack([second, -second, first])
     images, labels = points()
-    together = Path(network, first, ends, LAMBDAS)
+    together = Line(network, first, ends, LAMBDAS)
     scores = score(together, images, labels)
     for k, end in enumerate(ends):
-        alone, here = Path(network, first, end, LAMBDAS), slice(6 * k, 6 * k + 6)
+        alone, here = Line(network, first, end, LAMBDAS), slice(6 * k, 6 * k + 6)
         assert torch.equal(together.weights[here], alone.weights)
         assert torch.equal(scores.loss[here], score(alone, images, labels).loss)
         assert torch.equal(scores.error[here], score(alone, images, labels).error)

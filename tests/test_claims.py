@@ -66,8 +66,8 @@ TABLE = {
         ),
         (
             claims.methods_predict_alike,
-            "With HMC's prediction agree the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± 0.0100 "
-            "of the test images",
+            "HMC's prediction is shared by the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± "
+            "0.0100 of the test images",
             " (paper: 0.993, 0.989).",
         ),
         (
@@ -153,7 +153,7 @@ def test_accuracies_match(tmp_path, accuracies, mark):
     pairs = zip(names, accuracies, strict=True)
     cells = {name: {"sample_accuracy": accuracy} for name, accuracy in pairs}
     assert judge_table(tmp_path, claims.accuracies_match, **cells) == mark
-    with pytest.raises(Missing, match="no numbers for this network"):
+    with pytest.raises(Missing, match="of a larger network"):
         claims.accuracies_match(results_of(tmp_path, "quick"))
 
 

@@ -1,6 +1,6 @@
 """q_d, q_r and the low-rank Gaussian: moments as numpy has them, symmetries that must not show."""
 
-from utils.alignment import RebasedSamples, align, align_again
+from utils.alignment import Aligned, RebasedSamples, align, align_again
 from utils.compact import (
     Compact,
     LowRankFit,
@@ -12,10 +12,10 @@ from utils.compact import (
     no_moments,
 )
 from utils.config import UserError
+from utils.gaussian import GaussianPosterior
 from utils.matching import make_matcher, rebase_all
 from utils.mlp import Network, initial_weights, logits
 from utils.permutation import num_transpositions, permute_weights
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import pytest
@@ -89,12 +89,16 @@ def test_one_sample_has_no_deviation():
 # ---- q_d and q_r
 
 
+def q_d_of(found: Aligned) -> GaussianPosterior:
+    return merge_all(found.direct_blocks).gaussian()
+
+
 @pytest.mark.parametrize("method", ["activation", "weight"])
 def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
     network = networks(1)[0]
     copies, _ = permuted([network] * 6)
     found = aligned(copies, method)
-    compact, direct = found.rebased(), found.direct()
+    compact, direct = found.rebased(), q_d_of(found)
     assert compact.std.max() == 0
     assert direct.std.max() > 0.1
     expected = logits(NETWORK, network, IMAGES)
@@ -109,7 +113,7 @@ def test_permutations_beforehand_change_compact_form_by_one_overall_permutation(
     for part in ("mean", "std"):
         expected = permute_weights(NETWORK, getattr(before, part), permutations[0])
         torch.testing.assert_close(getattr(after, part), expected, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(aligned(moved).direct().std, aligned(samples).direct().std)
+    assert not torch.allclose(q_d_of(aligned(moved)).std, q_d_of(aligned(samples)).std)
 
 
 def test_a_pass_predicts_and_keeps_what_is_watched():

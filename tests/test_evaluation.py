@@ -1,9 +1,9 @@
 """Columns of the table: averages of parts, and Gaussians' predictions."""
 
 from utils.evaluation import PartAverages, draw_column, make_table
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network, logits
 from utils.predict import mean_probabilities
-from utils.vi import GaussianPosterior
 
 import pytest
 import torch

@@ -4,6 +4,7 @@ import itertools
 
 from utils import matching
 from utils.config import UserError
+from utils.gaussian import GaussianPosterior
 from utils.matching import (
     METHODS,
     ActivationMatcher,
@@ -21,7 +22,6 @@ from utils.matching import (
 )
 from utils.mlp import Network, hidden_activations, initial_weights
 from utils.permutation import identity, invert, num_transpositions, permute_weights
-from utils.vi import GaussianPosterior
 
 import pytest
 import torch

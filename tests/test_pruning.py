@@ -2,6 +2,7 @@
 
 import itertools
 
+from utils.gaussian import GaussianPosterior
 from utils.metrics import accuracy
 from utils.mlp import Network, initial_weights
 from utils.predict import class_probabilities
@@ -14,7 +15,6 @@ from utils.pruning import (
     sparsity_at,
     without,
 )
-from utils.vi import GaussianPosterior
 
 import pytest
 import torch

@@ -22,7 +22,7 @@ DIAGNOSTICS = {
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.12345, "0.12"), (-1, "-1.00"), (0, "0.00"), (None, "–"), (float("nan"), "–")],
+    [(0.12345, "0.12"), (-1, "−1.00"), (0, "0.00"), (None, "–"), (float("nan"), "–")],
 )
 def test_numbers(value, text):
     assert number(value, 2) == text

@@ -9,10 +9,10 @@ from tests.test_training import train_with_torch
 from tests.test_vi import fit_with_torch
 from utils.config import load_configs
 from utils.data import load_dataset
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network, initial_weights, logits
 from utils.seeding import generator
 from utils.training import TrainingSettings
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import pytest

@@ -4,10 +4,9 @@ import math
 
 from utils import vi
 from utils.mlp import Network, initial_weights, logits
-from utils.permutation import invert, permute_weights
 from utils.seeding import generator
 from utils.training import data_order
-from utils.vi import GaussianPosterior, kl_to_standard_normal, start_vi, train_vi_epoch
+from utils.vi import kl_to_standard_normal, start_vi, train_vi_epoch
 
 import pytest
 import torch
@@ -93,22 +92,3 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
         NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0
     )
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6
-
-
-def test_a_gaussian_is_permuted_as_a_whole():
-    posterior = GaussianPosterior(*torch.rand(2, NETWORK.num_weights, generator=generator(3)))
-    order = [torch.tensor([2, 0, 1, 4, 3])]
-    moved = posterior.permuted(NETWORK, order)
-    for part in ("mean", "std"):
-        expected = permute_weights(NETWORK, getattr(posterior, part), order)
-        assert torch.equal(getattr(moved, part), expected)
-    assert torch.equal(moved.permuted(NETWORK, invert(order)).std, posterior.std)
-
-
-def test_draws_have_the_posteriors_moments():
-    posterior = GaussianPosterior(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
-    draws = torch.stack(list(posterior.draw(20_000, generator(0))))
-    # 5 standard errors: false alarm below 3e-6
-    errors = 5 * posterior.std / math.sqrt(20_000)
-    assert ((draws.mean(0) - posterior.mean).abs() < errors).all()
-    assert ((draws.std(0) - posterior.std).abs() < errors).all()

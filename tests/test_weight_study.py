@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from utils.alignment import spaced_beside, spaced_references
 from utils.compact import fit_blocks, merge_all
+from utils.gaussian import GaussianPosterior
 from utils.matching import Matching, make_matcher
 from utils.mlp import Network
 from utils.permutation import expected_transpositions, identity, permute_weights
 from utils.reference_study import Setting, move_together, study_prior, study_references
-from utils.vi import GaussianPosterior
 from utils.weight_study import (
     by_group,
     check_dead_pixels,

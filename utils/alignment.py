@@ -12,11 +12,11 @@ from utils.compact import (
     merge_all,
 )
 from utils.evaluation import Column, PartAverages
+from utils.gaussian import GaussianPosterior
 from utils.matching import Matcher, Matching, Rebased, move, rebase
 from utils.mlp import Network
 from utils.permutation import Permutation, compose, hidden_sizes, permute_weights
 from utils.predict import class_probabilities
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import torch
@@ -55,10 +55,6 @@ class Aligned:
         """Of the samples so far."""
         sizes = hidden_sizes(self.network)
         return [list(row.split(sizes)) for row in self.permutation_rows]
-
-    def direct(self) -> GaussianPosterior:
-        """q_d"""
-        return merge_all(self.direct_blocks).gaussian()
 
     def rebased(self) -> GaussianPosterior:
         """q_r"""

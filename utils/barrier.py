@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Path:
+class Line:
     """The networks W_λ; they can be scored and matched like any other `matching.Stack`.
 
     The first layer's values before the activation are linear in the weights, so those of every
@@ -64,7 +64,7 @@ class Scores(NamedTuple):
 
 
 def score(networks, images: Tensor, labels: Tensor) -> Scores:
-    """Loss and error of each network of a `Path` or `Stack` on all images."""
+    """Loss and error of each network of a `Line` or `Stack` on all images."""
     loss = torch.zeros(len(networks.weights), dtype=torch.float64, device=images.device)
     wrong = torch.zeros_like(loss)
     for rows, answers in zip(images.split(CHUNK_ROWS), labels.split(CHUNK_ROWS), strict=True):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.files import save_arrays
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network
 from utils.permutation import Permutation, layer_transpositions, permute_weights
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import torch

@@ -22,7 +22,7 @@ OUTSIDE = 0.001  # share of weights beyond each end of an axis
 
 @styled
 def weight_pairs(source: Path, part: str, names: dict[str, str] = METHODS) -> Figure:
-    """Paper A's Figure 4: μ or σ of every two methods, weight by weight, before and after.
+    """The paper's Figure 4: μ or σ of every two methods, weight by weight, before and after.
 
     Weights of dead pixels are left out. There must be two methods or more; `names` is how they
     are called.
@@ -150,7 +150,7 @@ PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 @styled
 def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
-    """Paper A's Figure 5, left: σ of every method before and after rebasin.
+    """The paper's Figure 5, left: σ of every method before and after rebasin.
 
     Of the counts' fine bins several make one of the figure's.
     """
@@ -182,7 +182,7 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
 
 @styled
 def pruning(source: Path) -> Figure:
-    """Paper A's Figure 5, right: accuracy of pruned means, and of pruned single networks."""
+    """The paper's Figure 5, right: accuracy of pruned means, and of pruned single networks."""
     results = json.loads(Path(source).read_text())
     names = results.get("names", METHODS)
     figure, axes = panels(2, 2, width=3.6, height=3.0)

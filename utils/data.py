@@ -73,7 +73,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images as rows of 784 pixels in [0, 1], labels as class numbers."""
+    """Images as rows of pixels in [0, 1], labels as class numbers."""
 
     name: str
     train_images: Tensor
@@ -85,10 +85,6 @@ class Dataset:
     @property
     def num_pixels(self) -> int:
         return self.train_images.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.train_images.nbytes + self.test_images.nbytes
 
     def to(self, device: torch.device) -> "Dataset":
         tensors = (self.train_images, self.train_labels, self.test_images, self.test_labels)

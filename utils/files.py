@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,9 @@ from utils.config import UserError
 import numpy as np
 import torch
 import yaml
+
+# What reading a file raises that is missing, cut off, or not what it should be.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 def write_atomically(path: Path, write: Callable) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.config import UserError
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network, hidden_activations, layer_outputs, logits
 from utils.permutation import (
     Permutation,
@@ -26,7 +27,6 @@ from utils.permutation import (
 )
 from utils.predict import CHUNK_ROWS
 from utils.seeding import generator
-from utils.vi import GaussianPosterior
 
 import torch
 from scipy.optimize import linear_sum_assignment

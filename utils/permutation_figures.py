@@ -27,7 +27,7 @@ SMALLEST_LOSS = 1e-6  # [nats] on a log scale: a few images learnt by heart leav
 
 @styled
 def loss_along_line(source: Path) -> Figure:
-    """Paper A's Figure 2: train and test loss over epoch and λ, before and after each rebasin."""
+    """The paper's Figure 2: train and test loss over epoch and λ, before and after each rebasin."""
     results = np.load(source)
     figure, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
     for row, part in zip(axes, ("train", "test"), strict=True):
@@ -101,7 +101,7 @@ def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
 @styled
 def along_line(source: Path) -> Figure:
-    """Paper A's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
+    """The paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
     results = np.load(source)
     fractions, rebased = results["fractions"], int(results["rebased"])
     styles = ALIGNMENT_STYLES[0], ALIGNMENT_STYLES[rebased]
@@ -151,7 +151,7 @@ STAGE_NAMES = {
 
 @styled
 def transpositions(source: Path) -> Figure:
-    """Paper A's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
+    """The paper's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
 
     Points are pairs, on average over runs; lines go through the means of those of one NoT. With
     several runs, bands are one standard deviation of these to either side.

@@ -3,7 +3,7 @@
     U(θ) = Σ_n −log p(y_n | x_n, θ) + ½ ‖θ‖²        the potential: prior N(0, 1) on every weight
 
 Energies always use all the data and are summed in float64. A *force*, the gradient along a
-trajectory, may leave out what cannot matter. At stationarity of paper A's posterior nine images
+trajectory, may leave out what cannot matter. At stationarity of the paper's posterior nine images
 in ten have a margin (logit of the true class minus the largest other) so large that their share
 of the gradient, about exp(−margin), is lost in float32's rounding. There are three methods:
 

@@ -7,10 +7,10 @@ over several random orders.
 
 from collections.abc import Callable, Sequence
 
+from utils.gaussian import GaussianPosterior
 from utils.metrics import accuracy
 from utils.mlp import Network
 from utils.predict import class_probabilities
-from utils.vi import GaussianPosterior
 
 import torch
 from torch import Tensor

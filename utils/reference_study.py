@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from utils.compact import no_moments
 from utils.evaluation import draw_column, scores
+from utils.gaussian import GaussianPosterior
 from utils.matching import Matcher, move, rebase_all, rebase_gaussian
 from utils.mlp import Network
 from utils.permutation import num_transpositions
 from utils.seeding import generator
-from utils.vi import GaussianPosterior
 from utils.weight_study import correlation
 
 import torch

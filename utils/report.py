@@ -26,7 +26,7 @@ from utils.results import Missing, Results, RunResult
 from utils.tables import (
     REFERENCE_HEADINGS,
     number,
-    paper_values,
+    paper_table1,
     reference_rows,
     sparsity_table,
     summary_lines,
@@ -241,13 +241,16 @@ def _notes(notes: str) -> str:
     if not notes.strip():
         return ""
     paragraphs = "\n".join(f"<p>{_text(part)}</p>" for part in notes.strip().split("\n\n"))
-    return f"<h2 id=notes>Where we differ from the paper, and what to make of it</h2>\n{paragraphs}"
+    return f"<h2 id=notes>Differences from the paper, and what to make of them</h2>\n{paragraphs}"
 
 
 def _tables(results: Results) -> str:
     table, errors = results.table, results.errors
-    paper = paper_values("table1") if results.dataset == "MNIST" else {}
-    beside = "; the paper's value below each" if paper else ""
+    paper, beside = paper_table1(results.dataset), ""
+    if paper:
+        smaller = results.preset == "quick"
+        of = ", of a larger network and all the data," if smaller else ""
+        beside = f"; the paper's value{of} below each"
     return "\n".join([
         f"<p class=soft>Against the prediction of HMC's samples, on the test images{beside}.</p>",
         _outdated(results, "eval"),

@@ -1,17 +1,16 @@
 """What earlier runs, or users, have left: weights, and users' inputs with their labels."""
 
 import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import UserError
 from utils.data import Dataset
-from utils.files import read_mapping
+from utils.files import UNREADABLE, read_mapping
+from utils.gaussian import GaussianPosterior
 from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
 from utils.runs import find_run
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import torch
@@ -29,7 +28,6 @@ SCRIPTS = {
 SAMPLED = {"ensemble": "ensemble"}
 METHODS = ("hmc", *SAMPLED, "vi")
 OPTIONAL = (*SAMPLED.values(), "VI")  # kinds that an evaluation can do without
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 FRAMES = ("before", "after")  # rebasin; after it all methods are in the frame of HMC's reference
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from utils.compact import LowRankGaussian, Moments, block_of, merge_all
 from utils.evaluation import ROWS, TRUTH, Column, draw_column, scores
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network
 from utils.seeding import generator
-from utils.vi import GaussianPosterior
 
 import torch
 from torch import Tensor

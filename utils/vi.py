@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from utils.backprop import Backprop
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network
-from utils.permutation import Permutation, permute_weights
 from utils.seeding import generator
 from utils.training import adam_update, check_finite, data_order
 
@@ -18,25 +18,6 @@ import torch
 from torch import Tensor
 
 SMALLEST_STD = 1e-5
-
-
-@dataclass(frozen=True)
-class GaussianPosterior:
-    """A Gaussian with independent weights."""
-
-    mean: Tensor  # [d]
-    std: Tensor  # [d]
-
-    def draw(self, count: int, generator: torch.Generator):
-        """`count` weight vectors, one after the other."""
-        for _ in range(count):
-            noise = torch.randn(self.mean.shape, generator=generator).to(self.mean.device)
-            yield torch.addcmul(self.mean, self.std, noise)
-
-    def permuted(self, network: Network, permutation: Permutation) -> "GaussianPosterior":
-        """The same as a whole, with the hidden units in their new places."""
-        moved = (permute_weights(network, part, permutation) for part in (self.mean, self.std))
-        return GaussianPosterior(*moved)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ posterior is the prior N(0, 1), whatever the network. They are the known answer 
 
 from utils.compact import Moments
 from utils.diagnostics import FEWEST_DRAWS, diagnose, ess_mean
+from utils.gaussian import GaussianPosterior
 from utils.mlp import Network
 from utils.seeding import generator
-from utils.vi import GaussianPosterior
 
 import numpy as np
 import torch
