@@ -16,6 +16,7 @@ effective samples of the test log-likelihood).
 """
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 
@@ -46,10 +47,15 @@ import torch
 from torch import Tensor
 
 KIND = "HMC"  # of its runs: what their directories begin with
-MEASURED_STEPS = 40
+# The time of a step is measured at the end of so many: a neighbour list is short where a chain
+# begins, and has its usual length after some hundred steps. Where they are slow, of fewer.
+MEASURED_STEPS = 400
+FEWEST_MEASURED_STEPS = 20
+MEASURING_SECONDS = 15.0
 FEW_VIOLATIONS = 0.01  # per leapfrog step
 LARGEST_STEP_SIZE = 1e30  # adaptation may change it by a factor of 100: still a float32
 MOST_STEPS = 10_000_000  # of a trajectory: weeks
+REFUSED, FINISHED, OPEN = range(3)  # what the first rank says of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +141,15 @@ def main(config: HMCConfig) -> None:
     with parallel.connected(device) as ranks:
         check_sharing(config, ranks)
         data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
-        run = open_run(config, KIND, device) if ranks.first else None
-        if share_number(ranks, run is not None and not run.finished):
+        run, state = None, REFUSED
+        try:
+            run = open_run(config, KIND, device) if ranks.first else None
+            state = FINISHED if run is None or run.finished else OPEN
+        finally:
+            state = share_number(ranks, state)
+        if state == REFUSED:
+            sys.exit(2)  # the first rank says why
+        if state == OPEN:
             share_matmul(ranks, device, run)
             run_chains(config, data, ranks, run)
 
@@ -244,17 +257,33 @@ def measure_pace(target: Posterior, weights: Tensor, step_size: float) -> Pace:
 
     Where steps of this size diverge, smaller ones are measured, which take as long.
     """
-    momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
-    path = target, weights, momentum.to(weights.device), step_size
-    leapfrog(*path, num_steps=2)  # first calls prepare what others use
-    times, began = [], time.perf_counter()
-    leapfrog(*path, MEASURED_STEPS, on_step=lambda _: times.append(time.perf_counter()))
-    ended = time.perf_counter()
-    if len(times) < MEASURED_STEPS:
+    first = time_leapfrog(target, weights, step_size, FEWEST_MEASURED_STEPS)
+    affordable = share_number(target.ranks, MEASURING_SECONDS / mean_step(first))
+    count = round(min(max(affordable, FEWEST_MEASURED_STEPS), MEASURED_STEPS))
+    began, *starts, ended = time_leapfrog(target, weights, step_size, count)
+    if len(starts) < count:
         return measure_pace(target, weights, step_size / 10)
-    settled = times[MEASURED_STEPS // 2 :]
-    step = (settled[-1] - settled[0]) / (len(settled) - 1)
-    return Pace(step, max(0.0, ended - began - MEASURED_STEPS * step))
+    step = mean_step(starts)
+    return Pace(step, max(0.0, starts[0] - began + ended - starts[-1] - step))
+
+
+def time_leapfrog(
+    target: Posterior, weights: Tensor, step_size: float, num_steps: int
+) -> list[float]:
+    """When a trajectory begins, each of its steps, and when it has ended."""
+    momentum = torch.randn(weights.shape, generator=generator(0, "measurement"))
+    times = [time.perf_counter()]
+    leapfrog(
+        target, weights, momentum.to(weights.device), step_size, num_steps,
+        on_step=lambda _: times.append(time.perf_counter()),
+    )  # fmt: skip
+    return [*times, time.perf_counter()]
+
+
+def mean_step(times: list[float]) -> float:
+    """From the last quarter of times that steps have begun at."""
+    settled = times[-max(2, len(times) // 4) :]
+    return (settled[-1] - settled[0]) / (len(settled) - 1)
 
 
 def chains_side_by_side(config: HMCConfig, ranks: Ranks) -> float:

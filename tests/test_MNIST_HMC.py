@@ -7,14 +7,25 @@ import MNIST_HMC
 from tests.toy_chains import TOY, WEIGHTS, records
 from utils import chain_record
 from utils.config import load_configs
-from utils.data import load_dataset
+from utils.data import Dataset, load_dataset
+from utils.diagnostics import rhat
 from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, logits
-from utils.posterior import Force
+from utils.parallel import ALONE
+from utils.posterior import Force, ListSettings
 
 import numpy as np
 import pytest
 import torch
+
+
+@pytest.mark.parametrize("sharing", ["none", "data"])
+def test_neighbour_lists_are_as_they_were_asked_for(sharing):
+    config = MNIST_HMC.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
+    images, labels = torch.rand(20, 6), torch.zeros(20, dtype=torch.int64)
+    data = Dataset("toy", images, labels, images, labels)
+    target = MNIST_HMC.build_posterior(config, Network((6, 10)), data, ALONE)
+    assert target.list_settings == ListSettings(9.0, 7)
 
 
 def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
@@ -64,14 +75,18 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
 
 
 def test_stock_is_taken_while_chains_run(script, tmp_path, monkeypatch):
+    """Of the samples that each chain has so far, not of the rows that are still to be filled."""
     monkeypatch.setattr(chain_record, "SECONDS_BETWEEN_STOCKTAKINGS", 0)
     monkeypatch.setattr(chain_record.Run, "save_figure", lambda *arguments: None)  # seconds each
-    process = script("MNIST_HMC", *TOY, "--num_samples", 20)
+    process = script("MNIST_HMC", *TOY, "--num_samples", 20, "--num_chains", 2)
     assert process.returncode == 0, process.stderr
-    metrics = tmp_path / "default" / "HMC-MNIST-quick" / "metrics.jsonl"
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    found = [r["iteration"] - 4 for r in records if "rhat_weights" in r]
-    assert found == [8, 10, 12, 14, 16, 18, 20]
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = {r["iteration"] - 4: r for r in records if "rhat_weights" in r}
+    assert list(found) == [8, 10, 12, 14, 16, 18, 20]
+    train_nll = np.load(run / "quantities.npy")[:, 1].reshape(2, 20)
+    for stored, record in found.items():
+        assert record["rhat_train_nll"] == pytest.approx(rhat(train_nll[:, :stored]))
 
 
 def test_steps_so_large_that_they_diverge_are_rejected(script, tmp_path):

@@ -154,6 +154,18 @@ def test_ctrl_c_of_ranks_is_a_stop_and_no_death(tmp_path, data_dir):
     assert "Another rank" not in errors
 
 
+def test_what_the_first_rank_refuses_is_said_once(tmp_path, data_dir):
+    finished = tmp_path / "default" / "HMC-MNIST-quick"
+    finished.mkdir(parents=True)
+    for name in ("config.yaml", "DONE"):
+        (finished / name).write_text("seed: 0")
+    ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *TOY, "--parallel", "data"))
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert "holds a finished run" in errors[0]
+    assert not errors[1]
+
+
 def test_several_processes_need_to_know_what_to_share(tmp_path, data_dir):
     ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *TOY))
     errors = [rank.communicate(timeout=60)[1] for rank in ranks]

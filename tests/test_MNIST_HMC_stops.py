@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import re
 import resource
 import signal
@@ -15,7 +16,7 @@ from tests.toy_chains import FIXED, TOY, records, stored, wait_for_records
 from utils import chain_record, progress
 from utils.chain_record import ChainRecord, Pace
 from utils.hmc import leapfrog
-from utils.parallel import Ranks
+from utils.parallel import ALONE, Ranks
 from utils.posterior import Energy
 from utils.runs import Run
 from utils.wandb_log import NoWandb
@@ -92,7 +93,7 @@ class TimedTarget:
     """5 s for an energy, 2 s for a force, and half a minute more for the first of them."""
 
     def __init__(self, clock):
-        self._clock, self._first = clock, 30.0
+        self._clock, self._first, self.ranks = clock, 30.0, ALONE
 
     def energy(self, weights):
         self._clock.now += 5
@@ -119,6 +120,11 @@ def test_the_pace_is_that_of_any_number_of_steps(monkeypatch):
         began = clock.now
         leapfrog(target, weights, torch.ones(3), 0.1, num_steps)
         assert pace.seconds(num_steps, 1) == pytest.approx(clock.now - began)
+
+
+def test_the_pace_is_that_of_the_last_steps():
+    quick, usual = np.arange(300.0), 300 + 2 * np.arange(100.0)
+    assert MNIST_HMC.mean_step([*quick, *usual]) == 2
 
 
 @pytest.mark.parametrize(
@@ -245,6 +251,32 @@ def test_killed_within_a_trajectory_it_goes_on_from_there(
     assert records(killed) == records(whole)
     if force == "listed":
         assert np.mean([r["list_rows"] for r in records(whole)]) < 400  # of 600 images
+
+
+def test_what_a_checkpoint_counts_is_on_disk_before(script, monkeypatch):
+    """Else a power failure could leave samples that are counted, and are zeros."""
+    unsynced, left = set(), []
+    write, sync, checkpoint = os.pwrite, os.fsync, Run.save_checkpoint
+
+    def note_write(file, *arguments):
+        unsynced.add(file)
+        return write(file, *arguments)
+
+    def note_sync(file):
+        sync(file)
+        unsynced.discard(file)
+
+    def note_checkpoint(self, *arguments, **arrays):
+        left.append(len(unsynced))
+        checkpoint(self, *arguments, **arrays)
+
+    monkeypatch.setattr(os, "pwrite", note_write)
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Run, "save_checkpoint", note_checkpoint)
+    ended = script("MNIST_HMC", *FIXED, "--checkpoint_seconds", 0)
+    assert ended.returncode == 0, ended.stderr
+    assert len(left) > 100
+    assert set(left) == {0}
 
 
 def test_checkpoints_are_as_far_apart_as_was_asked(script, clock, monkeypatch):

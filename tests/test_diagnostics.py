@@ -9,6 +9,7 @@ from utils.diagnostics import (
     diagnose_all,
     energy_balance,
     ess_bulk,
+    ess_mean,
     ess_tail,
     rank_normalise,
     rhat,
@@ -43,6 +44,12 @@ def test_antithetic_chains_have_more_effective_draws_than_draws():
     assert ess_bulk(ar1(-0.5)) > 2.5 * 20000
 
 
+def test_antithetic_draws_count_for_a_limited_number():
+    """S log₁₀ S of S draws, where Geyer's sum of alternating ones would be about none."""
+    alternating = (-1.0) ** np.arange(100) + 0.1 * ar1(0.0, draws=100)
+    assert ess_bulk(alternating) == pytest.approx(400 * math.log10(400))
+
+
 def test_ess_of_few_draws_term_by_term():
     """Geyer's sum with every autocorrelation written as a loop over draws."""
     draws = ar1(0.6, chains=2, draws=40, seed=3)
@@ -58,17 +65,47 @@ def test_ess_of_few_draws_term_by_term():
         ]
         rho.append(1 - (within - np.mean(products)) / total)
     tau, smallest, lag = -1.0, math.inf, 0
-    while lag + 1 < n and rho[lag] + rho[lag + 1] >= 0:
+    while lag + 4 < n and rho[lag] + rho[lag + 1] >= 0:
         smallest = min(smallest, rho[lag] + rho[lag + 1])
         tau += 2 * smallest
         lag += 2
+    tau += max(rho[lag], 0)
     assert ess_bulk(draws) == pytest.approx(chains * n / tau)
+
+
+@pytest.mark.parametrize(
+    ("draws", "bulk", "tail", "mean"),
+    [
+        (ar1(0.6, chains=2, draws=40, seed=3), 26.22350467, 93.48093481, 24.37788575),
+        (ar1(0.9, chains=1, draws=250, seed=1), 17.12927370, 15.59458954, 16.88069436),
+        (ar1(-0.3, chains=3, draws=61, seed=2), 405.9490509, 220.1229686, 405.9490509),
+    ],
+)
+def test_ess_is_that_of_arviz(draws, bulk, tail, mean):
+    """`arviz.ess` of arviz 0.23.4, by these methods."""
+    assert (ess_bulk(draws), ess_tail(draws), ess_mean(draws)) == pytest.approx((bulk, tail, mean))
 
 
 def test_ranks_are_normalised_as_blom_does():
     z = rank_normalise(np.array([[3.0, 1.0], [2.0, 2.0]]))
     expected = [[(4 - 0.375) / 4.25, (1 - 0.375) / 4.25], [2.125 / 4.25, 2.125 / 4.25]]
     np.testing.assert_allclose(z, np.vectorize(NormalDist().inv_cdf)(expected), atol=1e-12)
+
+
+FACTORS = np.array([[1.0], [2.0], [3.0], [4.0]])
+
+
+@pytest.mark.parametrize(
+    ("draws", "expected"),
+    [
+        (np.exp(ar1(0.3, draws=25)) * FACTORS, 1.2332770645742321),  # as they are: 1.139
+        (5 + ar1(0.3, draws=25) * FACTORS, 1.1588540856099485),  # without folding: 1.054
+    ],
+    ids=["location", "scale"],
+)
+def test_rhat_is_that_of_arviz(draws, expected):
+    """`arviz.rhat` of arviz 0.23.4: so few draws tell every n from n − 1, and 25 have no half."""
+    assert rhat(draws) == pytest.approx(expected, rel=1e-12)
 
 
 def test_rhat_of_good_chains_is_one():
@@ -140,6 +177,22 @@ def test_constants_have_no_diagnostics_and_do_not_spoil_their_group():
     assert diagnose_all(np.ones((1, 50, 1)), ["p/0"], 1.0)["groups"] == {"p": {}}
 
 
+def test_a_group_is_as_good_as_its_worst():
+    good, bad = ar1(0.0, chains=2, draws=500), ar1(0.9, chains=2, draws=500)
+    draws = np.stack([good, good + 1, bad], axis=-1)
+    found = diagnose_all(draws, ["weights/0", "weights/1", "weights/2"], hours=1.0)
+    assert found["groups"]["weights"] == {
+        "largest_rhat": rhat(bad),
+        "smallest_ess_bulk": ess_bulk(bad),
+        "median_ess_bulk": ess_bulk(good),
+        "smallest_ess_tail": ess_tail(bad),
+        "median_ess_bulk_per_hour": ess_bulk(good),
+    }
+    assert rhat(bad) > rhat(good)
+    assert ess_bulk(bad) < ess_bulk(good)
+    assert ess_tail(bad) < ess_tail(good)
+
+
 def test_quantities_of_a_sample():
     network = Network((5, 4, 3))
     random = torch.Generator().manual_seed(0)
@@ -161,3 +214,8 @@ def test_quantities_of_a_sample():
     for i in range(diagnostics.NUM_PROJECTIONS):
         assert others[f"output_layer/{i}"] == pytest.approx(named[f"output_layer/{i}"])
         assert others[f"weights/{i}"] != pytest.approx(named[f"weights/{i}"], abs=1e-3)
+    moved = weights.clone()
+    moved[-15] += 1  # the first weight of the output layer, of which there are 12, and 3 biases
+    others = dict(zip(quantities.names, quantities.measure(moved, probabilities, 0), strict=True))
+    for i in range(diagnostics.NUM_PROJECTIONS):
+        assert others[f"output_layer/{i}"] != pytest.approx(named[f"output_layer/{i}"], abs=1e-5)

@@ -166,6 +166,31 @@ def test_a_rejection_repeats_the_state():
     assert infos[-1].potential == pytest.approx(last.potential)
 
 
+def test_no_trajectory_is_given_up_for_momentum_that_may_go_again():
+    """A stiff spring, barely stable: on the way ½p² is 1,000 nats and more above H at the start."""
+    spring, step_size, num_steps = 300.0, math.sqrt(3.97 / 300), 37
+    x, p, kinetic = 0.0, 40.0, []
+    for _ in range(num_steps):
+        p -= 0.5 * step_size * spring * x
+        kinetic.append(0.5 * p**2)
+        x += step_size * p
+        p -= 0.5 * step_size * spring * x
+    start = 0.5 * 40.0**2
+    assert max(kinetic) > start + 1000
+    path = leapfrog(
+        Gaussian(spring * torch.eye(1)), torch.zeros(1, dtype=torch.float64),
+        torch.full((1,), 40.0, dtype=torch.float64), step_size, num_steps,
+    )  # fmt: skip
+    assert path.weights.item() == pytest.approx(x)
+    assert path.delta_energy == pytest.approx(0.5 * spring * x**2 + 0.5 * p**2 - start)
+
+
+def test_a_hopeless_trajectory_is_no_state_of_the_chain():
+    path = leapfrog(Gaussian(PRECISION), normal(3), normal(3, seed=1), 50.0, 1000)
+    assert path.delta_energy == math.inf
+    assert path.end == path.start
+
+
 def test_divergence_is_a_rejection_and_stops_early():
     steps = []
     state, info = transition(
@@ -382,17 +407,32 @@ def test_lengths_vary_by_the_jitter_and_grow_in_burnin():
     assert HMCSettings(0.001, 0, num_steps=500).draw_steps(adaptation, 0, 0) == 500
 
 
-def test_chains_are_what_they_would_be_alone():
-    target, settings = Gaussian(PRECISION), HMCSettings(0.1, 0, num_steps=5)
-    start = normal(2, 3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        HMCSettings(0.1, 0, num_steps=5),
+        HMCSettings(0.5, 5, trajectory_length=4.0, jitter=0.5, adapt_step_size=True),
+    ],
+    ids=["fixed", "adapted and jittered"],
+)
+def test_chains_are_what_they_would_be_alone(settings):
+    """Each with step sizes that follow from its own acceptances, and lengths drawn for it."""
+    target, start, made = Gaussian(PRECISION), normal(2, 3), []
     both = start_chains(start, settings)
-    for _ in range(3):
-        both, _ = advance(target, both, settings, seed=1)
-    state = start[1]
-    for iteration in range(3):
-        state, _ = transition(target, state, 0.1, 5, 1, 1, iteration)
-    assert torch.equal(both.weights[1], state)
+    for _ in range(8):
+        both, results = advance(target, both, settings, seed=1)
+        made.append(results)
+    for k in range(2):
+        state, adaptation = start[k], StepSizeAdaptation.start(settings.step_size)
+        for iteration in range(8):
+            step_size = settings.step_size_at(adaptation, iteration)
+            num_steps = settings.draw_steps(adaptation, iteration, 1, "length", k, iteration)
+            state, alone = transition(target, state, step_size, num_steps, 1, k, iteration)
+            assert made[iteration][k]._replace(seconds=0) == alone._replace(seconds=0)
+            if iteration < settings.num_burnin:
+                adaptation = adaptation.update(alone.accept_prob, settings.target_acceptance)
+        assert torch.equal(both.weights[k], state)
     assert not torch.equal(both.weights[0], both.weights[1])
     assert isinstance(both, Chains)
-    assert both.iteration == 3
+    assert both.iteration == 8
     assert torch.equal(start, normal(2, 3))

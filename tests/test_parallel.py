@@ -13,23 +13,45 @@ import torch
 import torch.distributed as distributed
 
 
-def test_ranks_wait_for_long_transitions_of_others(monkeypatch):
-    """PyTorch's 30 minutes would end a run whose ranks are all well."""
+@pytest.fixture
+def asked(monkeypatch):
+    """How PyTorch is asked to connect rank 3 of 4, the second one of its machine."""
 
     class Asked(Exception):
         pass
 
-    def connect(backend, timeout, **others):
-        raise Asked(backend, timeout.total_seconds())
+    def ask(device):
+        chosen = [0]  # the GPU that is a process's own unless it chooses another one
 
-    meet = iter([(distributed.HashStore(), 0, 2)])
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(parallel.distributed, "rendezvous", lambda *where, timeout: meet)
-    monkeypatch.setattr(parallel.distributed, "init_process_group", connect)
-    with pytest.raises(Asked) as asked, parallel.connected(torch.device("cpu")):
-        pass
-    assert asked.value.args[0] == "gloo"
-    assert asked.value.args[1] >= 12 * 3600
+        def connect(backend, timeout, rank, world_size, **others):
+            raise Asked((backend, rank, world_size, chosen[-1]), timeout)
+
+        meet = iter([(distributed.HashStore(), 3, 4)])
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        monkeypatch.setattr(parallel.distributed, "rendezvous", lambda *where, timeout: meet)
+        monkeypatch.setattr(parallel.distributed, "init_process_group", connect)
+        with pytest.raises(Asked) as asked, parallel.connected(torch.device(device)):
+            pass
+        return asked.value.args
+
+    return ask
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "gloo"), ("cuda", "nccl")])
+def test_gloo_connects_processors_and_nccl_gpus(asked, device, expected):
+    """Each rank of a machine with a GPU of its own, which it takes before it meets the others."""
+    (backend, *place, gpu), _ = asked(device)
+    assert backend == expected
+    assert place == [3, 4]
+    assert gpu == (1 if device == "cuda" else 0)
+
+
+def test_ranks_wait_for_long_transitions_of_others(asked):
+    """PyTorch's 30 minutes would end a run whose ranks are all well."""
+    _, timeout = asked("cpu")
+    assert timeout.total_seconds() >= 12 * 3600
 
 
 SUM = """

@@ -1,6 +1,8 @@
+import math
+
 from utils.anchored import anchored_maps
 from utils.data import load_dataset
-from utils.hmc import leapfrog
+from utils.hmc import Flight, leapfrog
 from utils.mlp import Network, logits
 from utils.posterior import (
     FirstLayer,
@@ -137,6 +139,36 @@ def test_trajectories_are_the_dense_ones(separable, state, force):
         assert other.violations == 0
 
 
+def test_an_error_that_float32_would_notice_is_in_the_active_force():
+    """1 + 1e-7 is no 1. Half of the rows have this error, and the others none to speak of."""
+    labels, half = torch.ones(200, dtype=torch.int64), math.log(1e7) / 2
+    images = torch.tensor([[1.0], [3.0]], dtype=torch.float64).repeat(100, 1)
+    weights = torch.tensor([-half, half, 0, 0], dtype=torch.float64)
+    energy = Posterior(Network((1, 2)), images, labels, "active").energy(weights)
+    pull = (energy.gradient - weights).tolist()
+    assert torch.tensor(1.0) + 1e-7 > 1
+    assert pull == pytest.approx([1e-5, -1e-5, 1e-5, -1e-5], rel=1e-5)
+
+
+def test_a_flight_restored_goes_on_to_the_same_end(separable):
+    """With lists that overlook points, before the step where it is left and after."""
+    network, images, labels, states = separable
+    target = Posterior(network, images, labels, "listed", ListSettings(slack=0.2))
+    begun = target, states["fitted"], normal(network.num_weights, seed=2), 5e-4
+    saved = {}
+
+    def save(flight):
+        if flight.step == 60:
+            saved.update({name: value.clone() for name, value in flight.state().items()})
+
+    whole, flight = leapfrog(*begun, 100, on_step=save), Flight(*begun)
+    flight.restore(saved)
+    resumed = flight.to_the_end(100, on_step=lambda flight: None)
+    assert torch.equal(resumed.weights, whole.weights)
+    assert resumed[4:] == whole[4:]  # the change of energy, and the counts
+    assert whole.violations > 0
+
+
 @pytest.mark.parametrize("force", ["active", "listed"])
 def test_trajectories_can_be_gone_back(separable, force):
     network, images, labels, states = separable
@@ -201,11 +233,12 @@ def lists(margins, first_margins, **settings):
     return points
 
 
-def wakes(points, point, step):
-    """The first step from `step` on in which the list wakes this point, if it sees no other."""
-    none = torch.tensor([], dtype=torch.int64)
+def wakes(points, point, step, others=(), margin=0.0):
+    """The first step from `step` on in which the list wakes this point, if it sees no others than
+    these, which stay at this margin."""
+    others = torch.tensor(others, dtype=torch.int64)
     while (rows := points.due(step)) is not None and point not in rows:
-        points.update(step, none, torch.tensor([]))
+        points.update(step, others, torch.full(others.shape, margin))
         step += 1
     return step
 
@@ -237,10 +270,26 @@ def test_speed_is_per_step_of_sleep_and_gets_a_slack():
     assert wakes(points, 0, 12) == 31  # 90.5 − 20 × 4 > 10
 
 
-def test_a_violation_is_counted_once_per_point_that_came_near_asleep():
+def test_a_fall_is_remembered_for_dozens_of_steps():
+    """At 4 per step the way of 100 takes 25 steps; with 2 % less in each of them it takes 35."""
+    points = lists([114.0] * 8 + [5.0], [110.0] * 8 + [5.0], longest_sleep=500, slack=1.0)
+    assert wakes(points, 0, 2, others=[8], margin=5.0) in range(33, 38)
+
+
+def test_by_default_a_point_sleeps_only_if_float32_misses_its_error():
+    """About exp(−margin): 1.6e-8 here, and 1.4e-8 of the others. They do not move."""
+    margins = torch.tensor([-math.log(1.6e-8)] + [-math.log(1.4e-8)] * 8)
+    points = NeighbourList(margins, ListSettings())
+    points.update(1, None, margins)
+    assert points.due(2).tolist() == [0]
+
+
+@pytest.mark.parametrize("step", [3, 11])
+def test_a_violation_is_counted_once_per_point_that_came_near_asleep(step):
+    """Whether it was left alone in a single step or in nine."""
     points = lists([21.0, 21.0, 10.5, 50.0], [20.0, 20.0, 9.5, 50.0], longest_sleep=50, slack=1.0)
     assert points.violations == 0  # 9.5 was looked at in every step
-    points.update(11, torch.tensor([0, 1]), torch.tensor([9.0, 11.0]))
+    points.update(step, torch.tensor([0, 1]), torch.tensor([9.0, 11.0]))
     assert points.violations == 1
 
 

@@ -161,13 +161,35 @@ def test_overwrite_replaces_the_run(config):
     assert not fresh.path("old.json").exists()
 
 
-def test_overwrite_spares_what_no_run_has_made(config):
+@pytest.mark.parametrize("way", [{}, {"resume": True}, {"overwrite": True}])
+def test_what_no_run_has_made_is_spared(config, way):
     directory = runs.run_directory(config, "toy")
     directory.mkdir(parents=True)
     (directory / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="was not made by a run"):
+    with pytest.raises(UserError, match=r"has thesis\.tex, but no config\.yaml"):
+        open_run(replace(config, **way), "toy", CPU)
+    assert [path.name for path in directory.iterdir() if path.name != ".lock"] == ["thesis.tex"]
+
+
+def test_overwriting_that_was_cut_off_can_go_on(config, monkeypatch):
+    """What is left of the earlier run still is one's, by its config.yaml."""
+    run = open_run(config, "toy", CPU)
+    run.save_json("a.json", {})
+    run.save_json("z.json", {})
+    die(run)
+    unlink, done = Path.unlink, []
+
+    def cut_off(path, **settings):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(path)
+        unlink(path, **settings)
+
+    monkeypatch.setattr(Path, "unlink", cut_off)
+    with pytest.raises(KeyboardInterrupt):
         open_run(replace(config, overwrite=True), "toy", CPU)
-    assert (directory / "thesis.tex").exists()
+    monkeypatch.undo()
+    assert not open_run(replace(config, overwrite=True), "toy", CPU).path("z.json").exists()
 
 
 def test_resume_with_a_changed_config_names_the_fields(config):
@@ -218,6 +240,13 @@ def test_records_that_were_cut_off_are_noticed(config):
     run.path("metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"metrics.jsonl is damaged"):
         run.load_checkpoint()
+
+
+def test_records_that_are_no_text_are_noticed_when_they_are_sent(config):
+    run = open_run(config, "toy", CPU)
+    run.path("metrics.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged"):
+        list(run._records())
 
 
 def test_what_a_killed_process_left_half_written_is_removed(config):
@@ -276,10 +305,11 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
     ("error", "code", "sentence"),
     [
         (UserError("This is wrong."), 2, "Toy: This is wrong."),
-        (OSError(errno.ENOSPC, "full"), 2, "The disk is full. What was saved is safe"),
+        (OSError(errno.ENOSPC, "full"), 2, "The disk is full, or what you may have of it. What"),
         (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot use there: denied"),
         (OSError(errno.EROFS, "read-only", "there"), 2, "Cannot use there: read-only"),
         (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "there"), 2, "Cannot use there: No such"),
         (MemoryError(), 2, "not enough memory"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not enough memory"),
         (torch.OutOfMemoryError("CUDA out of memory."), 2, "The GPU has not enough memory"),
@@ -290,6 +320,13 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
 def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence):
     assert run_failing(monkeypatch, tmp_path, error) == code
     assert sentence in capsys.readouterr().err
+
+
+def test_torch_without_memory_ends_in_a_sentence(monkeypatch, tmp_path, capsys):
+    with pytest.raises(RuntimeError) as lacking:
+        torch.empty(1 << 60)
+    assert run_failing(monkeypatch, tmp_path, lacking.value) == 2
+    assert "not enough memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug"), OSError("a bug")])

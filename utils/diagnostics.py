@@ -70,11 +70,12 @@ def ess_mean(draws: np.ndarray) -> float:
 
 
 def ess_tail(draws: np.ndarray) -> float:
-    """Effective sample size for the 5% and 95% quantiles, the smaller of the two."""
-    return min(
-        _basic_ess(split((draws <= np.quantile(draws, share)).astype(float)))
-        for share in (0.05, 0.95)
-    )
+    """Effective sample size for the 5% and 95% quantiles, the smaller of the two.
+
+    One that the split draws are all on one side of says nothing.
+    """
+    sides = (split((draws <= np.quantile(draws, share)).astype(float)) for share in (0.05, 0.95))
+    return float(np.fmin(*map(_basic_ess, sides)))
 
 
 def split(draws: np.ndarray) -> np.ndarray:
@@ -102,7 +103,8 @@ def _basic_rhat(chains: np.ndarray) -> float:
 def _basic_ess(chains: np.ndarray) -> float:
     """S / τ with τ = −1 + 2 Σ_t P_t, P_t = ρ_2t + ρ_2t+1 (Geyer 1992; equations 10 to 13).
 
-    The sum ends at the first negative P_t, and P_t is made non-increasing before.
+    The sum ends at the first negative P_t, or before the last draws, and P_t is made non-increasing
+    before. As in Stan, the ρ_2t of the pair where it ends is added if it is positive.
     """
     num_chains, num_draws = chains.shape
     covariance = autocovariance(chains).mean(axis=0)
@@ -113,11 +115,11 @@ def _basic_ess(chains: np.ndarray) -> float:
     correlation = 1 - (within - covariance) / variance
     correlation[0] = 1
     pairs = correlation[: num_draws // 2 * 2].reshape(-1, 2).sum(axis=1)
-    ends = np.flatnonzero(pairs < 0)
-    pairs = np.minimum.accumulate(pairs[: ends[0]] if len(ends) else pairs)
+    most = max((num_draws - 3) // 2, 1)
+    end = next(iter(np.flatnonzero(pairs[:most] < 0)), most)
+    tau = -1 + 2 * np.minimum.accumulate(pairs[:end]).sum() + max(correlation[2 * end], 0.0)
     total = num_chains * num_draws
-    tau = max(-1 + 2 * pairs.sum(), 1 / np.log10(total))  # antithetic chains: at most S log10 S
-    return float(total / tau)
+    return float(total / max(tau, 1 / np.log10(total)))  # antithetic chains: at most S log10 S
 
 
 def autocovariance(chains: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ leapfrog integrator and accepts where it ends with probability min(1, exp(−ΔH
 A target, such as `posterior.Posterior`, has `trajectory(weights) -> (Energy, force)`.
 `force(weights)` is ∂U/∂θ, called once in each step but the last, where `force.energy(weights)` is
 the Energy at the end; `force.counts()` tells at what cost. What it remembers of its calls is
-`force.state()`, and `force.restore(state)` gives it back. U must not be negative.
+`force.state()`, and `force.restore(state)` gives it back.
 """
 
 import math
@@ -24,6 +24,10 @@ from torch import Tensor
 
 # ΔH beyond which a trajectory has left the energy surface for good (as in Stan).
 DIVERGENT = 1000.0
+# Kinetic energy, in nats, from which on a trajectory is given up: one far too coarse gets there in
+# tens of steps. What is given up must not depend on the end it is looked at from, or HMC would not
+# be exact; so the bound is the same everywhere, and holds for every p between two θ.
+HOPELESS = 1e15
 # An adapted step size stays within this factor of the configured one: a few rejections in a row
 # at the start would else bring trajectories of hundreds of thousands of steps.
 LARGEST_CHANGE = 100.0
@@ -81,20 +85,17 @@ class Flight:
         return time.perf_counter() - self._began
 
     def to_the_end(self, num_steps: int, on_step: Callable[["Flight"], None]) -> Trajectory:
-        """The steps still to be made.
-
-        As U is not negative, a kinetic energy above H + DIVERGENT at the start is a divergence
-        already, and the rest of the way is spared.
-        """
+        """The steps still to be made; a hopeless trajectory is cut short, with an infinite ΔH."""
         weights, momentum = self._weights, self._momentum
         while self.step < num_steps:
+            if not kinetic_energy(momentum) < HOPELESS:
+                counts = self._force.counts()
+                return Trajectory(weights, momentum, self.start, self.start, math.inf, *counts)
             on_step(self)
             weights.add_(momentum, alpha=self._step_size)
             self.step += 1
             if self.step < num_steps:  # two half steps in one
                 momentum.add_(self._force(weights), alpha=-self._step_size)
-                if not kinetic_energy(momentum) < self._energy + DIVERGENT:
-                    break
         end = self._force.energy(weights)
         momentum.add_(end.gradient, alpha=-0.5 * self._step_size)
         change = end.potential + kinetic_energy(momentum) - self._energy

@@ -1,7 +1,8 @@
 """Several processes at work on one run, as `torchrun` starts them; one alone is the usual case.
 
-gloo connects ranks on CPUs, nccl on GPUs. Only rank 0 has a run directory. When a rank dies, the
-connections to it break, and what the others were waiting for ends them with a clear sentence.
+gloo connects ranks on CPUs, nccl on GPUs. Only rank 0 has a run directory. When a rank dies, gloo's
+connections to it break, and what the others were waiting for ends them with a clear sentence; from
+nccl they would not hear of it, and are ended by torchrun.
 """
 
 import os

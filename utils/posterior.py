@@ -62,7 +62,7 @@ class Energy(NamedTuple):
 class ListSettings(NamedTuple):
     """How a neighbour list decides when a point has to be looked at again."""
 
-    safe_margin: float = 18.0  # a point above it may be left out: its error is below 1.5e-8
+    safe_margin: float = 18.0  # a point above it may be left out: its errors are below 1.6e-8
     longest_sleep: int = 200  # steps a point is left alone at most
     slack: float = 1.25  # factor between the fastest fall of a margin that was seen and assumed
 

@@ -367,7 +367,7 @@ def _chain(results: Results) -> str:
     return (
         f"<p>Chains: {found['chains']}, of {found['draws_per_chain']} samples each{so_far}; "
         f"sampled in {duration(3600 * found['hours'])}: "
-        f"{found['draws_per_chain'] / found['hours']:.0f} samples an hour. "
+        f"{found['chains'] * found['draws_per_chain'] / found['hours']:.0f} samples an hour. "
         f"Acceptance {accepted:.2f}; {divergent} divergent transitions. "
         f"Mean of exp(−ΔH) over all proposals: {balance:.3f} ± {error:.3f}, where exact HMC has 1."
         "</p>\n" + _html_table(head, body)

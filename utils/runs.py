@@ -56,9 +56,11 @@ WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")  # of 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 PROGRESS = ("run", "epoch", "iteration", "rebased")  # counters that tell how far a run has come
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_MEMORY = ("not enough memory", "can't allocate memory")  # torch's words, in a RuntimeError
 UNUSABLE_PATH = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
+    errno.ENAMETOOLONG,
 )  # fmt: skip
 
 
@@ -98,12 +100,15 @@ def explain(error: Exception, again: str) -> str:
         return str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return "The GPU has not enough memory for that: make the network smaller, or --device cpu."
-    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+    if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
         return "This machine has not enough memory for that: make the network or its stack smaller."
     if not isinstance(error, OSError):
         raise error
     if error.errno in OUT_OF_SPACE:
-        return f"The disk is full. What was saved is safe: free some space and go on with: {again}"
+        return (
+            "The disk is full, or what you may have of it. What was saved is safe: free some space "
+            f"and go on with: {again}"
+        )
     if error.errno in UNUSABLE_PATH:
         return (
             f"Cannot use {error.filename}: {error.strerror}. Give another --out_dir or --run_name."
@@ -163,6 +168,7 @@ def open_run(
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(directory)
+    _check_is_a_run(directory)
     if config.overwrite:
         _clear(directory)
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
@@ -210,10 +216,18 @@ def lock_directory(directory: Path, instead: str = "--run_name"):
     return lock
 
 
+def _check_is_a_run(directory: Path) -> None:
+    """Or empty: what it holds else is not to be overwritten, nor written into."""
+    there = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    if there and "config.yaml" not in there:
+        raise UserError(
+            f"{directory} has {there[0]}, but no config.yaml as runs have: "
+            "move it away, or give another --run_name."
+        )
+
+
 def _clear(directory: Path) -> None:
     entries = [path for path in directory.iterdir() if path.name != ".lock"]
-    if entries and not (directory / "config.yaml").exists():
-        raise UserError(f"{directory} was not made by a run and is not overwritten: move it away.")
     # config.yaml goes last: without it a half-cleared directory would be no run's any more.
     for path in sorted(entries, key=lambda path: path.name == "config.yaml"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -274,7 +288,7 @@ class Run:
     def _records(self) -> Iterator[dict]:
         """What metrics.jsonl holds."""
         path = self.path("metrics.jsonl")
-        for line in path.read_text().splitlines():
+        for line in path.read_bytes().splitlines():
             try:
                 yield json.loads(line)
             except ValueError:

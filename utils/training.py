@@ -219,7 +219,8 @@ def _optimizer_step(
     gradient = torch.empty_like(weights)
     gradient_layers = network.layers(gradient)
     second_moment = state.second_moment[members]
-    steps_done = torch.tensor(float(epoch * -(-num_points // settings.batch_size)))
+    made = float(epoch * -(-num_points // settings.batch_size))
+    steps_done = torch.tensor(made, device=weights.device)
 
     def adam_step(backprop, inputs, labels):
         nll = backprop.cross_entropy(
@@ -244,7 +245,10 @@ def adam_update(
     learning_rate: float,
     decay: float = 0.0,
 ) -> None:
-    """One step of torch.optim's Adam, in place; `decay` · weights is added to the gradient."""
+    """One step of torch.optim's Adam, in place; `decay` · weights is added to the gradient.
+
+    `steps_done` has to be on the same device, for on a GPU the kernel reads it there.
+    """
     adam(
         [weights], [gradient], [mean], [second_moment], [], [steps_done],
         fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=learning_rate,

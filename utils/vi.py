@@ -65,7 +65,7 @@ def train_vi_epoch(
     parameters, momentum, second_moment = (tensor.clone() for tensor in state.tensors().values())
     mean, log_std = parameters
     num_points, num_steps = len(images), -(-len(images) // batch_size)
-    steps_done = torch.tensor(float(state.epoch * num_steps))
+    steps_done = torch.tensor(float(state.epoch * num_steps), device=images.device)
     noise_stream = generator(seed, "weight_noise", state.epoch, device=images.device)
     backprop = Backprop(network, 1, min(batch_size, num_points), images.device)
     noise, std, weights = (torch.empty_like(mean) for _ in range(3))
