@@ -48,6 +48,7 @@ TRAJECTORIES = {"test3.2": (0.001, 500), "laptop": (STEP_SIZE, 1309)}  # of thes
 LAPTOP_SAMPLES = Path("HMC-MNIST-laptop", "samples.npy")  # in the folder of a batch of runs
 PEERS = harness.ROOT / "build" / "peers"
 DENSE_STEPS, LISTED_STEPS = 2, 20  # in each repeat
+SETTLING_STEPS = 300  # until a neighbour list has the length that it has along a trajectory
 ENERGY_STEPS = 100
 
 
@@ -116,7 +117,7 @@ class Walk:
         self._weights, self._momentum = weights.clone(), momentum.clone()
         _, self._force = self._target.trajectory(weights)
         if force == "listed":
-            self(4)
+            self(SETTLING_STEPS)
         self._warm = self._force.num_calls, self._force.num_rows
 
     def __call__(self, count: int) -> None:
