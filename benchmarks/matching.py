@@ -10,7 +10,7 @@ products that matching by activation cannot do without, plus the assignment.
 import argparse
 
 import harness
-from utils.barrier import Path, score
+from utils.barrier import Line, score
 from utils.compute import choose_matmul
 from utils.data import Dataset, load_dataset
 from utils.matching import ActivationMatcher, WeightMatcher
@@ -114,7 +114,7 @@ def unit_vectors(weights: Tensor) -> Tensor:
 
 def bench_line(first: Tensor, second: Tensor, data: Dataset, repeats: int) -> None:
     """Loss and error on the training images of eleven networks between two."""
-    line = Path(NETWORK, first, second, LAMBDAS)
+    line = Line(NETWORK, first, second, LAMBDAS)
     ways = {
         "DataLoader, one network at a time": lambda: score_one_by_one(line, data),
         "ours": lambda: score(line, data.train_images, data.train_labels),
@@ -124,7 +124,7 @@ def bench_line(first: Tensor, second: Tensor, data: Dataset, repeats: int) -> No
     harness.record(title, "line", seconds, "DataLoader, one network at a time", [])
 
 
-def score_one_by_one(line: Path, data: Dataset) -> list[tuple[float, float]]:
+def score_one_by_one(line: Line, data: Dataset) -> list[tuple[float, float]]:
     dataset = TensorDataset(data.train_images, data.train_labels)
     scores = []
     for weights in line.weights:

@@ -10,9 +10,19 @@ import pytest
 
 
 @pytest.fixture
-def hmc_benchmark(monkeypatch):
+def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
-    return importlib.import_module("hmc")
+    return importlib.import_module
+
+
+@pytest.fixture
+def hmc_benchmark(benchmark):
+    return benchmark("hmc")
+
+
+@pytest.mark.parametrize("name", ["hmc_ranks", "matching", "predict", "recovery", "training"])
+def test_a_benchmark_finds_what_it_measures(benchmark, name):
+    assert callable(benchmark(name).main)
 
 
 def test_effective_samples_are_those_of_the_pace_measured(hmc_benchmark, tmp_path):
