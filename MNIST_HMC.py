@@ -4,7 +4,7 @@ The HMC columns of the paper's Table 1 and Figures 4 and 5 start from it.
 
     python MNIST_HMC.py                          1.5 to 3 hours: the paper's posterior, 250 samples
     python MNIST_HMC.py --config_name test3.2    the paper's settings, exactly: days
-    python MNIST_HMC.py --config_name quick      2 minutes: a smaller net, part of the data
+    python MNIST_HMC.py --config_name quick      1 or 2 minutes: a smaller net, part of the data
     torchrun --nproc-per-node 2 MNIST_HMC.py --parallel data      the images over 2 processes
 
 Leaves in its run directory samples.npy [chains · samples, weights], one chain after the other,

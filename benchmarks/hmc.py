@@ -336,7 +336,7 @@ def compare_sizes(data: Dataset) -> None:
         seconds |= seconds_of_size(NETWORK, part, f"{count} images")
     for width in (64, 128, 256, 1024):
         seconds |= seconds_of_size(Network((784, width, 10)), data, f"width {width}")
-    note = "After short burn-ins, so lists are somewhat shorter than at stationarity."
+    note = "After short burn-ins: lists may still be longer or shorter than at stationarity."
     harness.record("A leapfrog step against size", "step", seconds, "60000 images, dense", [note])
     draw_sizes(seconds)
 

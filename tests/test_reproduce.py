@@ -433,11 +433,11 @@ def test_while_a_script_runs_the_time_left_is_told(calls, call, monkeypatch, cap
     told = capsys.readouterr().err
     assert told.splitlines() == [
         "",
-        "[1 of 2] MNIST_net_matching: 20 s so far, longer than thought; the steps after it 24 s",
+        "[1 of 2] MNIST_net_matching: 20 s so far, longer than thought; the steps after it 12 s",
         "",
-        # a minute instead of 15 s, so the other one will take four times as long, too
-        "[2 of 2] MNIST_number_of_transpositions: 20 s so far, of about 1 min 36 s; to the end "
-        "1 min 16 s",
+        # a minute instead of 6 s, so the other one will take ten times as long, too
+        "[2 of 2] MNIST_number_of_transpositions: 20 s so far, of about 2 min 0 s; to the end "
+        "1 min 40 s",
     ]
 
 

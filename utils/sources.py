@@ -6,7 +6,7 @@ from pathlib import Path
 
 from utils.config import UserError
 from utils.data import Dataset
-from utils.files import UNREADABLE, read_mapping
+from utils.files import UNREADABLE, read_mapping, reason
 from utils.gaussian import GaussianPosterior
 from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
@@ -78,7 +78,10 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
         array = np.load(path, mmap_mode="r")
         shape, kind = array.shape, array.dtype.kind
     except (*UNREADABLE, AttributeError) as error:  # an archive of arrays has no shape
-        raise UserError(f"Cannot read the samples {path}: {error}.") from None
+        raise UserError(
+            f"Cannot read the samples {path}: {reason(error)}. Give a run that leaves some, or a "
+            "samples.npy of [samples, weights]."
+        ) from None
     if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
         raise UserError(
             f"{path} has {array.dtype} of the shape {list(shape)}: network.json beside it needs "
@@ -111,7 +114,8 @@ def _read_layout(path: Path, num_rows: int) -> dict:
         recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
         num_chains = int(recorded["num_chains"])
     except UNREADABLE as error:
-        raise UserError(f"Cannot read {layout}: {error}. Mend it, or move it away.") from None
+        why = reason(error)
+        raise UserError(f"Cannot read {layout}: {why}. Mend it, or move it away.") from None
     if num_chains < 1:
         raise UserError(f"{layout} says {num_chains} chains, and there is at least one.")
     whole = num_rows // num_chains
@@ -143,7 +147,8 @@ def read_arrays(path: Path, script: str) -> dict[str, Tensor]:
         with np.load(path) as archive:
             return {name: torch.from_numpy(archive[name]) for name in archive.files}
     except (*UNREADABLE, AttributeError) as error:  # a single array is no archive
-        raise UserError(f"Cannot read {path} ({error}): python {script} makes it.") from None
+        why = reason(error)
+        raise UserError(f"Cannot read {path} ({why}): python {script} makes it.") from None
 
 
 def read_network(beside: Path) -> Network:
@@ -247,7 +252,7 @@ def _read_numbers(path: Path, kinds: str) -> np.ndarray:
     try:
         array = np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"Cannot read the array {path}: {error}.") from None
+        raise UserError(f"Cannot read the array {path}: {reason(error)}.") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
         kind = "whole numbers" if "f" not in kinds else "numbers"
         raise UserError(f"{path} must be an array of {kind}, written with numpy.save.")
