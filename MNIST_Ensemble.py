@@ -20,7 +20,8 @@ from utils.metrics import accuracy, mean_nll
 from utils.mlp import Network, initial_weights, network_for
 from utils.predict import class_probabilities, mean_probabilities
 from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

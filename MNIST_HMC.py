@@ -40,7 +40,8 @@ from utils.mlp import Network, initial_weights, network_for
 from utils.parallel import Ranks
 from utils.posterior import FORCES, ListSettings, Posterior
 from utils.progress import progress_bar
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 
 import torch

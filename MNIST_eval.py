@@ -59,7 +59,8 @@ from utils.permutation import expected_transpositions, hidden_sizes, num_transpo
 from utils.predict import class_probabilities
 from utils.progress import announce, progress_bar
 from utils.reference_study import Setting, move_together, study_prior, study_references
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, Samples, Sources, WeightSpace, check_network, find_sources
 from utils.standard_errors import Fit, TableErrors, refit_low_rank, refit_moments

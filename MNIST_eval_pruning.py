@@ -37,7 +37,8 @@ from utils.pruning import (
     sparsity_at,
     without,
 )
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 from utils.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
 from utils.tables import method_names, print_table, sparsity_table

@@ -24,7 +24,8 @@ from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, 
 from utils.mlp import Network, initial_weights, network_for
 from utils.permutation import layer_transpositions
 from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

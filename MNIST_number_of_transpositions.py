@@ -35,7 +35,8 @@ from utils.permutation import (
     random_permutation,
 )
 from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run, run_script
+from utils.runs import Run, open_run
+from utils.script import run_script
 from utils.seeding import generator
 from utils.training import (
     TrainingSettings,

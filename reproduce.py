@@ -33,7 +33,7 @@ from utils.jobs import start_child
 from utils.progress import duration
 from utils.report import write_report
 from utils.results import Results, RunResult, open_results
-from utils.runs import Stopped, ends_in_a_sentence
+from utils.script import Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent

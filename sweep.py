@@ -37,7 +37,8 @@ from utils.config import (
 from utils.files import read_mapping, save_figure, save_json
 from utils.jobs import Job, run_jobs, threads_for_each
 from utils.progress import duration, progress_bar
-from utils.runs import ends_in_a_sentence, lock_directory, run_directory
+from utils.runs import lock_directory, run_directory
+from utils.script import ends_in_a_sentence
 from utils.sweeps import Sweep, as_arguments, choose_points, read_sweep
 from utils.tables import print_table
 

@@ -8,7 +8,8 @@ from utils.data import load_dataset
 from utils.matching import ActivationMatcher, WeightMatcher
 from utils.mlp import Network, hidden_activations, initial_weights, logits
 from utils.permutation import layer_transpositions, num_transpositions, permute_weights
-from utils.runs import Run, Stopped
+from utils.runs import Run
+from utils.script import Stopped
 
 import numpy as np
 import pytest

@@ -10,7 +10,8 @@ from utils.config import UserError
 from utils.data import load_dataset
 from utils.matching import make_matcher
 from utils.mlp import Network, logits
-from utils.runs import Run, Stopped
+from utils.runs import Run
+from utils.script import Stopped
 from utils.wandb_log import NoWandb
 
 import numpy as np

@@ -208,7 +208,7 @@ def test_weights_compare(tmp_path, mean, std, mark):
     write_correlations(tmp_path, found)
     mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
     assert mark_found == mark
-    assert f"rises by {mean - 0.25:+.2f} beyond what alignment" in in_short
+    assert f"rises by {mean - 0.25:+.2f} beyond".replace("-", "−") in in_short
     assert f"σ is {std:+.2f} then" in in_short
     assert (
         f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "

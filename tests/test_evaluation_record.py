@@ -8,7 +8,8 @@ from tests.test_sources import NETWORK, make_samples
 from utils.alignment import Aligned
 from utils.config import UserError
 from utils.evaluation_record import RebasinRecord
-from utils.runs import Stopped, open_run
+from utils.runs import open_run
+from utils.script import Stopped
 from utils.sources import open_samples
 
 import numpy as np

@@ -9,7 +9,7 @@ import time
 
 from utils import jobs
 from utils.jobs import Job, run_jobs, start_child, threads_for_each
-from utils.runs import Stopped
+from utils.script import Stopped
 
 import pytest
 

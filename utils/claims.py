@@ -11,7 +11,7 @@ from utils.barrier import barrier
 from utils.files import UNREADABLE
 from utils.permutation import expected_transpositions, transpositions_deviation
 from utils.results import Missing, Results, RunResult
-from utils.tables import paper_table1
+from utils.tables import number, paper_table1
 
 import numpy as np
 import torch
@@ -255,20 +255,20 @@ def weights_compare(results: Results) -> tuple[str, str, str]:
     told = []
     for pair in pairs:
         changes = [
-            f"{symbol} {found['before'][pair][part]:+.2f} → {found['after'][pair][part]:+.2f}"
+            f"{symbol} {signed(found['before'][pair][part])} → {signed(found['after'][pair][part])}"
             for symbol, part in (("μ", "mean"), ("σ", "std"))
         ]
         name = pair.replace("hmc", "HMC").replace("vi", "VI")
         null = nulls[pair.removeprefix("hmc and ")]
-        told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {null:+.2f})")
+        told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {signed(null)})")
     evidence = (
         f"Correlation over weights, before rebasin → after: {'; '.join(told)}. In brackets: what "
         f"alignment alone brings, where {networks} networks from the prior, as many as HMC's "
         "samples are worth, stand for these."
     )
     short = (
-        f"the correlation of μ with HMC's rises by {min(beyond):+.2f} beyond what alignment alone "
-        f"brings, and that of σ is {min(stds):+.2f} then, at the lowest"
+        f"the correlation of μ with HMC's rises by {signed(min(beyond))} beyond what alignment "
+        f"alone brings, and that of σ is {signed(min(stds))} then, at the lowest"
     )
     return mark, evidence, short
 
@@ -323,6 +323,10 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
     if None in cell:
         raise Missing(f"{row} of {column} is not finite, or its error is not")
     return cell
+
+
+def signed(correlation: float) -> str:
+    return number(correlation, 2, "+")
 
 
 def _percent(value: float, error: float) -> str:

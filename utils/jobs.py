@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.runs import Stopped
+from utils.script import Stopped
 
 SECONDS_BETWEEN_LOOKS = 0.1
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
