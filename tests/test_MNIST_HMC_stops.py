@@ -122,6 +122,21 @@ def test_the_pace_is_that_of_any_number_of_steps(monkeypatch):
         assert pace.seconds(num_steps, 1) == pytest.approx(clock.now - began)
 
 
+@pytest.mark.parametrize(("affordable", "steps"), [(1e6, 400), (120, 60), (0, 20)])
+def test_as_many_steps_are_measured_as_there_is_time_for(monkeypatch, affordable, steps):
+    clock, asked, leapfrog = Clock(), [], MNIST_HMC.leapfrog
+
+    def noted(target, weights, momentum, step_size, num_steps, **settings):
+        asked.append(num_steps)
+        return leapfrog(target, weights, momentum, step_size, num_steps, **settings)
+
+    monkeypatch.setattr(MNIST_HMC, "time", clock)
+    monkeypatch.setattr(MNIST_HMC, "leapfrog", noted)
+    monkeypatch.setattr(MNIST_HMC, "MEASURING_SECONDS", affordable)
+    MNIST_HMC.measure_pace(TimedTarget(clock), torch.zeros(3), 0.1)
+    assert asked == [20, steps]  # of 2 s each
+
+
 def test_the_pace_is_that_of_the_last_steps():
     quick, usual = np.arange(300.0), 300 + 2 * np.arange(100.0)
     assert MNIST_HMC.mean_step([*quick, *usual]) == 2

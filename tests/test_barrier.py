@@ -30,22 +30,22 @@ def points(count: int = 250) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.randint(3, (count,), generator=random(3))
 
 
-def test_path_equals_the_interpolated_networks_computed_directly(network):
+def test_line_equals_the_interpolated_networks_computed_directly(network):
     first, second = pair(network)
-    path = Line(network, first, second, LAMBDAS)
+    line = Line(network, first, second, LAMBDAS)
     images, _ = points()
-    for at, outputs in zip(LAMBDAS, path.outputs(images), strict=True):
+    for at, outputs in zip(LAMBDAS, line.outputs(images), strict=True):
         direct = layer_outputs(network, (1 - at) * first + at * second, images)
         assert len(outputs) == len(direct)
         for quick, slow in zip(outputs, direct, strict=True):
             torch.testing.assert_close(quick, slow, rtol=0, atol=2e-6)
 
 
-def test_path_begins_and_ends_with_the_networks_themselves(network):
+def test_line_begins_and_ends_with_the_networks_themselves(network):
     first, second = pair(network)
-    path = Line(network, first, second, LAMBDAS)
-    assert torch.equal(path.weights[0], first)
-    assert torch.equal(path.weights[-1], second)
+    line = Line(network, first, second, LAMBDAS)
+    assert torch.equal(line.weights[0], first)
+    assert torch.equal(line.weights[-1], second)
 
 
 def test_ends_have_the_networks_own_losses(network, monkeypatch):
@@ -94,13 +94,13 @@ def test_the_barrier_to_a_permuted_copy_goes_when_it_is_rebased():
     assert barrier(after.loss, LAMBDAS).abs().max() < 1e-12
 
 
-def test_a_path_is_matched_as_its_networks_one_by_one():
+def test_a_line_is_matched_as_its_networks_one_by_one():
     network = NETWORKS[1]
     first, second = pair(network)
     images, _ = points()
-    path = Line(network, first, second, LAMBDAS)
+    line = Line(network, first, second, LAMBDAS)
     matcher = ActivationMatcher(network, first, images)
-    for along, weights in zip(matcher.match_all(path), path.weights, strict=True):
+    for along, weights in zip(matcher.match_all(line), line.weights, strict=True):
         for perm, alone in zip(along.permutation, matcher(weights).permutation, strict=True):
             assert torch.equal(perm, alone)
 

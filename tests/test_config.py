@@ -106,6 +106,7 @@ def test_mistakes_on_the_command_line(arguments, sentence):
         ("by_activation: 1\n", ["must be true or false, got 1"]),
         ("hidden_sizes: 4\n", ["hidden_sizes in", "must be a list, got 4"]),
         ("a: [1\n", ["bad.yaml is not valid YAML: expected ',' or ']', but got", " in line 2."]),
+        ("seed: 2023-99-99\n", ["bad.yaml has a value that YAML cannot read: month must be in"]),
         ("a: \0\n", ["bad.yaml is not valid YAML: special characters are not allowed."]),
         ("resume: true\n", ["resume has no meaning in", "give --resume on the command line"]),
         ("sweep:\n  config_name: [base]\n", ["config_name has no meaning in"]),

@@ -170,7 +170,7 @@ def test_every_set_may_be_asked_for():
 
 
 def test_a_set_of_ones_own_needs_no_source(toy, tmp_path, monkeypatch):
-    """An entry in FILES is enough, with its own number of classes; nothing is asked of anybody."""
+    """An entry in FILES is enough to load one, with its own number of classes."""
     contents, _ = toy
     md5 = data.FILES["MNIST"].md5
     monkeypatch.setitem(data.FILES, "Own", Files("", md5, num_classes=26))

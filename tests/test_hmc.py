@@ -166,26 +166,35 @@ def test_a_rejection_repeats_the_state():
     assert infos[-1].potential == pytest.approx(last.potential)
 
 
-def test_no_trajectory_is_given_up_for_momentum_that_may_go_again():
-    """A stiff spring, barely stable: on the way ½p² is 1,000 nats and more above H at the start."""
-    spring, step_size, num_steps = 300.0, math.sqrt(3.97 / 300), 37
-    x, p, kinetic = 0.0, 40.0, []
-    for _ in range(num_steps):
-        p -= 0.5 * step_size * spring * x
-        kinetic.append(0.5 * p**2)
-        x += step_size * p
-        p -= 0.5 * step_size * spring * x
-    start = 0.5 * 40.0**2
-    assert max(kinetic) > start + 1000
-    path = leapfrog(
-        Gaussian(spring * torch.eye(1)), torch.zeros(1, dtype=torch.float64),
-        torch.full((1,), 40.0, dtype=torch.float64), step_size, num_steps,
-    )  # fmt: skip
-    assert path.weights.item() == pytest.approx(x)
-    assert path.delta_energy == pytest.approx(0.5 * spring * x**2 + 0.5 * p**2 - start)
+def test_what_diverges_on_the_way_does_so_on_the_way_back():
+    """Of a stiff spring, barely stable, ½p² rises far above H at one end only, or at both.
+
+    Were the start alone looked at, some trajectories could be accepted that have no way back.
+    """
+    spring = Gaussian(300 * torch.eye(1))
+    step_size, differ, finite = math.sqrt(3.97 / 300), 0, 0
+    for seed in range(200):
+        start, momentum = 8 * normal(1, seed=seed), 40 * normal(1, seed=seed + 1000)
+        kinetic = []
+        there = leapfrog(spring, start, momentum, step_size, 6)
+        end, arrived = start.clone(), momentum.clone()
+        for _ in range(6):
+            arrived -= 0.5 * step_size * 300 * end
+            kinetic.append(0.5 * arrived.item() ** 2)
+            end += step_size * arrived
+            arrived -= 0.5 * step_size * 300 * end
+        back = leapfrog(spring, end, -arrived, step_size, 6)
+        above = [max(kinetic) - spring.energy(x).potential - 0.5 * p.item() ** 2 >= 1000
+                 for x, p in ((start, momentum), (end, arrived))]  # fmt: skip
+        differ += above[0] != above[1]
+        finite += not any(above)
+        for path in (there, back):
+            assert (path.delta_energy == math.inf) == any(above)
+    assert differ > 10
+    assert finite > 10
 
 
-def test_a_hopeless_trajectory_is_no_state_of_the_chain():
+def test_a_trajectory_cut_short_is_no_state_of_the_chain():
     path = leapfrog(Gaussian(PRECISION), normal(3), normal(3, seed=1), 50.0, 1000)
     assert path.delta_energy == math.inf
     assert path.end == path.start

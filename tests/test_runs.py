@@ -167,7 +167,7 @@ def test_what_no_run_has_made_is_spared(config, way):
     (directory / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"has thesis\.tex, but no config\.yaml"):
         open_run(replace(config, **way), "toy", CPU)
-    assert [path.name for path in directory.iterdir() if path.name != ".lock"] == ["thesis.tex"]
+    assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
 
 def test_overwriting_that_was_cut_off_can_go_on(config, monkeypatch):

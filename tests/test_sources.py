@@ -262,6 +262,15 @@ def test_an_evaluation_of_another_version_is_said_to_be_one(tmp_path, name):
         open_weight_space(run, torch.device("cpu"))
 
 
+def test_a_config_of_the_users_own_does_not_matter_and_a_runs_own_does(config, tmp_path):
+    own = make_samples(tmp_path / "a", 3)
+    (own / "config.yaml").write_text("- a list")
+    assert locate(config, "HMC", str(own)) == own
+    (own / "meta.json").write_text("{}")
+    with pytest.raises(UserError, match=r"config\.yaml is damaged"):
+        locate(config, "HMC", str(own))
+
+
 def test_no_evaluation_no_pruning(tmp_path):
     run = make_samples(tmp_path / "a", 3)
     with pytest.raises(UserError, match=r"python MNIST_eval\.py makes it"):

@@ -213,8 +213,10 @@ def read_yaml(path: Path) -> dict:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1
         raise UserError(f"{path} is not valid YAML: {error.problem} in line {line}.") from None
-    except yaml.YAMLError as error:  # a character that YAML does not allow
+    except yaml.reader.ReaderError as error:
         raise UserError(f"{path} is not valid YAML: {error.reason}.") from None
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # of a 13th month, say
+        raise UserError(f"{path} has a value that YAML cannot read: {error}.") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold 'key: value' lines.")
     return content
@@ -374,9 +376,10 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
         False: parser.add_argument_group(f"settings of {script}"),
     }
     shared = {f.name for f in dataclasses.fields(Config)}
-    defaults = _defaults(config_class, script)
+    asks = bool({"-h", "--help"} & set(arguments))
+    defaults = _defaults(config_class, script) if asks else {}
     for field in dataclasses.fields(config_class):
-        _add_flag(groups[field.name in shared], field, defaults[field.name])
+        _add_flag(groups[field.name in shared], field, defaults.get(field.name))
     known, unknown = parser.parse_known_args(_plain_switches(config_class, arguments))
     if unknown:
         flag = unknown[0].split("=")[0]
@@ -398,7 +401,7 @@ def _plain_switches(config_class, arguments: list[str]) -> list[str]:
 
 
 def _defaults(config_class, script: str) -> dict:
-    """What every setting is where the command line says nothing of it."""
+    """What every setting is where the command line says nothing at all."""
     fields = {f.name: f for f in dataclasses.fields(config_class)}
     values = {
         name: field.default_factory() if field.default is dataclasses.MISSING else field.default

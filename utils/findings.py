@@ -29,8 +29,8 @@ TERMS = {
     "Total variation (TV)": "how far the probabilities of two predictions are apart: 0 is the "
     "same, 1 has nothing in common.",
     "NoT": "the number of transpositions, that is how many swaps of two units a reordering takes.",
-    "Dead pixels": "zero in all training images, so the data say nothing of their weights, which "
-    "are as the prior has them.",
+    "Dead pixels": "zero in all training images, so that only the prior says anything of their "
+    "weights.",
     "R-hat, ESS": "how far parts of a chain differ, 1 where they do not; and how many independent "
     "samples those of a chain are worth.",
     "Barrier": "how far the loss (cross-entropy, in nats) rises on the straight line between two "

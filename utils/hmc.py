@@ -6,7 +6,8 @@ leapfrog integrator and accepts where it ends with probability min(1, exp(−ΔH
 A target, such as `posterior.Posterior`, has `trajectory(weights) -> (Energy, force)`.
 `force(weights)` is ∂U/∂θ, called once in each step but the last, where `force.energy(weights)` is
 the Energy at the end; `force.counts()` tells at what cost. What it remembers of its calls is
-`force.state()`, and `force.restore(state)` gives it back.
+`force.state()`, and `force.restore(state)` gives it back. U should not be far below 0: what is high
+is judged by it.
 """
 
 import math
@@ -24,10 +25,6 @@ from torch import Tensor
 
 # ΔH beyond which a trajectory has left the energy surface for good (as in Stan).
 DIVERGENT = 1000.0
-# Kinetic energy, in nats, from which on a trajectory is given up: one far too coarse gets there in
-# tens of steps. What is given up must not depend on the end it is looked at from, or HMC would not
-# be exact; so the bound is the same everywhere, and holds for every p between two θ.
-HOPELESS = 1e15
 # An adapted step size stays within this factor of the configured one: a few rejections in a row
 # at the start would else bring trajectories of hundreds of thousands of steps.
 LARGEST_CHANGE = 100.0
@@ -76,7 +73,7 @@ class Flight:
         self._began = time.perf_counter()
         self.start, self._force = target.trajectory(weights)
         self._energy = self.start.potential + kinetic_energy(momentum)
-        self._step_size, self.step = step_size, 0
+        self._step_size, self.step, self._highest = step_size, 0, 0.0
         self._weights = weights.clone()
         self._momentum = momentum - 0.5 * step_size * self.start.gradient
 
@@ -85,12 +82,19 @@ class Flight:
         return time.perf_counter() - self._began
 
     def to_the_end(self, num_steps: int, on_step: Callable[["Flight"], None]) -> Trajectory:
-        """The steps still to be made; a hopeless trajectory is cut short, with an infinite ΔH."""
+        """The steps still to be made; of a trajectory that diverges on the way ΔH is infinite.
+
+        It does where ½‖p‖², of any p between two θ, is DIVERGENT above H at one of the ends. From
+        both ends that is the same, as it has to be for HMC to be exact. Where it is the start, the
+        rest of the way is spared.
+        """
         weights, momentum = self._weights, self._momentum
         while self.step < num_steps:
-            if not kinetic_energy(momentum) < HOPELESS:
+            kinetic = kinetic_energy(momentum)
+            if not kinetic < self._energy + DIVERGENT:
                 counts = self._force.counts()
                 return Trajectory(weights, momentum, self.start, self.start, math.inf, *counts)
+            self._highest = max(self._highest, kinetic)
             on_step(self)
             weights.add_(momentum, alpha=self._step_size)
             self.step += 1
@@ -98,17 +102,18 @@ class Flight:
                 momentum.add_(self._force(weights), alpha=-self._step_size)
         end = self._force.energy(weights)
         momentum.add_(end.gradient, alpha=-0.5 * self._step_size)
-        change = end.potential + kinetic_energy(momentum) - self._energy
+        energy = end.potential + kinetic_energy(momentum)
+        change = energy - self._energy if self._highest < energy + DIVERGENT else math.inf
         return Trajectory(weights, momentum, self.start, end, change, *self._force.counts())
 
     def state(self) -> dict[str, Tensor]:
         """What `restore` needs to go on from here, in a flight begun at the same place."""
-        numbers = torch.tensor([self.step, self.seconds], dtype=torch.float64)
+        numbers = torch.tensor([self.step, self._highest, self.seconds], dtype=torch.float64)
         here = {"weights": self._weights, "momentum": self._momentum, "numbers": numbers}
         return here | {f"force_{name}": value for name, value in self._force.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        step, seconds = state["numbers"].tolist()
+        step, self._highest, seconds = state["numbers"].tolist()
         self.step, self._began = int(step), time.perf_counter() - seconds
         self._weights, self._momentum = state["weights"].clone(), state["momentum"].clone()
         of_force = {name: value for name, value in state.items() if name.startswith("force_")}

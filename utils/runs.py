@@ -99,8 +99,8 @@ def open_run(
     inputs = inputs or {}
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
-    lock = lock_directory(directory)
     _check_is_a_run(directory)
+    lock = lock_directory(directory)
     if config.overwrite:
         _clear(directory)
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)

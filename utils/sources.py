@@ -187,8 +187,13 @@ def locate(config, kind: str, given: str) -> Path | None:
 
 def _recorded_config(path: Path) -> dict:
     """The config of the run that a directory, or a file in it, belongs to; {} if of none."""
-    recorded = (path if path.is_dir() else path.parent) / "config.yaml"
-    return read_mapping(recorded, yaml.safe_load)
+    directory = path if path.is_dir() else path.parent
+    try:
+        return read_mapping(directory / "config.yaml", yaml.safe_load)
+    except UserError:
+        if (directory / "meta.json").exists():
+            raise
+        return {}  # a folder of a user's own, whose config.yaml is about something else
 
 
 def _check_is_hmc(path: Path) -> None:
