@@ -143,17 +143,23 @@ def main(config: HMCConfig) -> None:
         check_sharing(config, ranks)
         data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
         ranks.sum(torch.zeros(1))  # all have their data: before, no earlier run is touched
-        run, state = None, REFUSED
-        try:
-            run = open_run(config, KIND, device) if ranks.first else None
-            state = FINISHED if run is None or run.finished else OPEN
-        finally:
-            state = share_number(ranks, state)
-        if state == REFUSED:
-            sys.exit(2)  # the first rank says why
-        if state == OPEN:
+        run, to_do = open_together(config, device, ranks)
+        if to_do:
             share_matmul(ranks, device, run)
             run_chains(config, data, ranks, run)
+
+
+def open_together(config: HMCConfig, device: torch.device, ranks: Ranks) -> tuple[Run | None, bool]:
+    """The run, which only the first rank has, and whether there is something left to do."""
+    run, state = None, REFUSED
+    try:
+        run = open_run(config, KIND, device) if ranks.first else None
+        state = FINISHED if run is None or run.finished else OPEN
+    finally:
+        state = share_number(ranks, state)
+    if state == REFUSED:
+        sys.exit(2)  # the first rank says why
+    return run, state == OPEN
 
 
 def run_chains(config: HMCConfig, data: Dataset, ranks: Ranks, run: Run | None) -> None:

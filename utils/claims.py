@@ -254,21 +254,22 @@ def weights_compare(results: Results) -> tuple[str, str, str]:
         mark = PARTLY
     told = []
     for pair in pairs:
+        before, after = found["before"][pair], found["after"][pair]
         changes = [
-            f"{symbol} {signed(found['before'][pair][part])} → {signed(found['after'][pair][part])}"
+            f"{symbol} {_signed(before[part])} → {_signed(after[part])}"
             for symbol, part in (("μ", "mean"), ("σ", "std"))
         ]
         name = pair.replace("hmc", "HMC").replace("vi", "VI")
         null = nulls[pair.removeprefix("hmc and ")]
-        told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {signed(null)})")
+        told.append(f"{name}: {', '.join(changes)} (μ of networks from the prior {_signed(null)})")
     evidence = (
         f"Correlation over weights, before rebasin → after: {'; '.join(told)}. In brackets: what "
         f"alignment alone brings, where {networks} networks from the prior, as many as HMC's "
         "samples are worth, stand for these."
     )
     short = (
-        f"the correlation of μ with HMC's rises by {signed(min(beyond))} beyond what alignment "
-        f"alone brings, and that of σ is {signed(min(stds))} then, at the lowest"
+        f"the correlation of μ with HMC's rises by {_signed(min(beyond))} beyond what alignment "
+        f"alone brings, and that of σ is {_signed(min(stds))} then, at the lowest"
     )
     return mark, evidence, short
 
@@ -325,7 +326,7 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
     return cell
 
 
-def signed(correlation: float) -> str:
+def _signed(correlation: float) -> str:
     return number(correlation, 2, "+")
 
 

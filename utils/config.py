@@ -17,14 +17,19 @@ from pathlib import Path
 
 import yaml
 
-# What names a config or how to begin with it cannot stand in the config itself.
 DEVICES = ("auto", "cpu", "cuda")
+# What names a config or how to begin with it cannot stand in the config itself.
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
 CONFIG_ROOT = Path(__file__).resolve().parent.parent / "configs"
 
 
 class UserError(Exception):
     """Something the user can put right; shown as one sentence, without a traceback."""
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, without the number of the system's error."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def option(
@@ -204,10 +209,8 @@ def read_yaml(path: Path) -> dict:
     """The mapping in a YAML file that the user has written."""
     try:
         content = yaml.load(path.read_text(), _OneOfEachKey) or {}
-    except OSError as error:
-        raise UserError(f"Cannot read the config {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"Cannot read the config {path}: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the config {path}: {reason(error)}.") from None
     except _RepeatedKey as error:
         raise UserError(f"{path} has {error}: keep one of them.") from None
     except yaml.MarkedYAMLError as error:

@@ -19,11 +19,6 @@ import yaml
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
-def reason(error: Exception) -> str:
-    """Why a file cannot be read, without the number of the system's error."""
-    return getattr(error, "strerror", None) or str(error)
-
-
 def write_atomically(path: Path, write: Callable) -> None:
     """Let `write(file)` fill a file that appears at `path` whole, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

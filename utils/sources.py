@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.config import UserError
+from utils.config import UserError, reason
 from utils.data import Dataset
-from utils.files import UNREADABLE, read_mapping, reason
+from utils.files import UNREADABLE, read_mapping
 from utils.gaussian import GaussianPosterior
 from utils.inputs import identify
 from utils.mlp import NETWORK_EXAMPLE, Network
@@ -201,8 +201,8 @@ def _check_is_hmc(path: Path) -> None:
     record = (path if path.is_dir() else path.parent) / "meta.json"
     sessions = read_mapping(record, json.loads).get("sessions", [])
     command = sessions[0].get("command", "") if sessions else ""
-    script = "".join(command.split()[1:2])
-    if script not in ("", SCRIPTS["HMC"]):
+    script = next(iter(command.split()[1:]), SCRIPTS["HMC"])
+    if script != SCRIPTS["HMC"]:
         raise UserError(
             f"{path} is a run of {script}, not of {SCRIPTS['HMC']}: give another --hmc, or "
             "--samples if these are to stand in for HMC's."

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.config import UserError
+from utils.config import UserError, reason
 from utils.mlp import Network
 
 import torch
@@ -105,7 +105,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror or error}.") from None
+        raise UserError(f"Cannot read {path}: {reason(error)}.") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
         raise UserError(
             f"{path} is not a file of tensors alone: write the network's weights with "
