@@ -12,18 +12,9 @@ summary.json (final test scores).
 
 from dataclasses import dataclass
 
-from utils import figures
-from utils.compute import choose_device
-from utils.config import TrainingConfig, option
-from utils.data import Dataset, load_dataset
-from utils.metrics import accuracy, mean_nll
-from utils.mlp import Network, initial_weights, network_for
-from utils.predict import class_probabilities, mean_probabilities
-from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.training import (
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.training import (
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
@@ -31,6 +22,15 @@ from utils.training import (
     start_training,
     train,
 )
+from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.report import figures
+from utils.runs.compute import choose_device
+from utils.runs.config import TrainingConfig, option
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def main(config: EnsembleConfig) -> None:
     state = resume_or_start(run, network, settings)
     announce_work(run, network, data, settings, state)
     state = train_members(run, network, data, settings, state)
-    run.save_network(network)
+    network.save(run.path("network.json"))
     run.save_array("samples.npy", state.weights)
     report(run, score_members(network, data, state.weights))
 

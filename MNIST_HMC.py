@@ -20,14 +20,11 @@ import sys
 import time
 from dataclasses import dataclass
 
-from utils import parallel
-from utils.anchored import LEARNING_RATES, anchored_maps
-from utils.chain_record import ChainRecord, Pace
-from utils.compute import CANDIDATES, choose_device, choose_matmul
-from utils.config import NetworkConfig, UserError, option
-from utils.data import Dataset, load_dataset
-from utils.diagnostics import LARGEST_RHAT, slow_groups
-from utils.hmc import (
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.diagnostics import LARGEST_RHAT, slow_groups
+from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
+from utils.methods.hmc.chain_record import ChainRecord, Pace
+from utils.methods.hmc.hmc import (
     Chains,
     HMCSettings,
     StepSizeAdaptation,
@@ -36,13 +33,17 @@ from utils.hmc import (
     leapfrog,
     start_chains,
 )
-from utils.mlp import Network, initial_weights, network_for
-from utils.parallel import Ranks
-from utils.posterior import FORCES, ListSettings, Posterior
-from utils.progress import progress_bar
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
+from utils.methods.hmc.potential import FORCES, ListSettings, Posterior
+from utils.networks.mlp import Network, initial_weights, network_for
+from utils.runs import ranks as parallel
+from utils.runs.compute import CANDIDATES, choose_device, choose_matmul
+from utils.runs.config import NetworkConfig, option
+from utils.runs.errors import UserError
+from utils.runs.progress import progress_bar
+from utils.runs.ranks import Ranks
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor

@@ -14,18 +14,18 @@ scores).
 import time
 from dataclasses import dataclass
 
-from utils import figures
-from utils.compute import choose_device
-from utils.config import NetworkConfig, option
-from utils.data import Dataset, load_dataset
-from utils.metrics import accuracy, mean_nll
-from utils.mlp import Network, initial_weights, network_for
-from utils.predict import class_probabilities, mean_probabilities
-from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.vi import VIState, kl_to_standard_normal, start_vi, train_vi_epoch
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.vi import VIState, kl_to_standard_normal, start_vi, train_vi_epoch
+from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.report import figures
+from utils.runs.compute import choose_device
+from utils.runs.config import NetworkConfig, option
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
 
 KIND = "VI"  # of its runs: what their directories begin with
 
@@ -49,7 +49,7 @@ def main(config: VIConfig) -> None:
     state = resume_or_start(run, network)
     announce_work(run, network, data, state)
     state = fit(run, network, data, state)
-    run.save_network(network)
+    network.save(run.path("network.json"))
     run.save_arrays("posterior.npz", mean=state.posterior.mean, std=state.posterior.std)
     report(run, score(network, data, state, config))
 

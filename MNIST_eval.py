@@ -24,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from utils import compact_figures
-from utils.alignment import (
+from papers.compact import compact_figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.alignment import (
     Aligned,
     RebasedSamples,
     align,
@@ -33,11 +34,7 @@ from utils.alignment import (
     spaced_beside,
     spaced_references,
 )
-from utils.compact import LowRankFit, LowRankGaussian, Moments, merge_all
-from utils.compute import choose_device
-from utils.config import Config, option
-from utils.data import Dataset, load_dataset
-from utils.evaluation import (
+from utils.evaluation.columns import (
     COLUMNS,
     ROWS,
     TRUTH,
@@ -45,36 +42,16 @@ from utils.evaluation import (
     draw_column,
     make_table,
 )
-from utils.evaluation_record import (
+from utils.evaluation.evaluation_record import (
     RebasinRecord,
     save_compact,
     save_predictions,
     save_weight_space,
 )
-from utils.gaussian import GaussianPosterior
-from utils.matching import Matcher, iterated_mean, make_matcher, rebase_gaussian
-from utils.metrics import agreement, total_variation
-from utils.mlp import Network
-from utils.permutation import expected_transpositions, hidden_sizes, num_transpositions
-from utils.predict import class_probabilities
-from utils.progress import announce, progress_bar
-from utils.reference_study import Setting, move_together, study_prior, study_references
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.sources import NEWEST, Samples, Sources, WeightSpace, check_network, find_sources
-from utils.standard_errors import Fit, TableErrors, refit_low_rank, refit_moments
-from utils.tables import (
-    REFERENCE_HEADINGS,
-    method_names,
-    paper_table1,
-    print_table,
-    reference_rows,
-    summary_lines,
-    table_numbers,
-    table_rows,
-)
-from utils.weight_study import (
+from utils.evaluation.metrics import agreement, total_variation
+from utils.evaluation.reference_study import Setting, move_together, study_prior, study_references
+from utils.evaluation.standard_errors import Fit, TableErrors, refit_low_rank, refit_moments
+from utils.evaluation.weight_study import (
     alive_weights,
     by_group,
     check_dead_pixels,
@@ -86,6 +63,36 @@ from utils.weight_study import (
     prior_band,
     weight_groups,
 )
+from utils.networks.mlp import Network
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.compact import LowRankFit, LowRankGaussian, Moments, merge_all
+from utils.posteriors.gaussian import GaussianPosterior, rebase_gaussian
+from utils.posteriors.sources import (
+    NEWEST,
+    Samples,
+    Sources,
+    WeightSpace,
+    check_network,
+    find_sources,
+)
+from utils.report.tables import (
+    REFERENCE_HEADINGS,
+    method_names,
+    paper_table1,
+    print_table,
+    reference_rows,
+    summary_lines,
+    table_numbers,
+    table_rows,
+)
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.matching import Matcher, iterated_mean, make_matcher
+from utils.symmetry.permutation import expected_transpositions, hidden_sizes, num_transpositions
 
 import torch
 from torch import Tensor

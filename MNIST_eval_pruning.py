@@ -20,15 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import compact_figures
-from utils.compute import choose_device
-from utils.config import Config, UserError, option
-from utils.data import Dataset, load_dataset
-from utils.files import read_mapping
-from utils.inputs import identify
-from utils.predict import class_probabilities
-from utils.progress import announce, progress_bar
-from utils.pruning import (
+from papers.compact import compact_figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.pruning import (
     KEPT_PERCENT,
     LOSSES,
     accuracy_curve,
@@ -37,11 +31,18 @@ from utils.pruning import (
     sparsity_at,
     without,
 )
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
-from utils.tables import method_names, print_table, sparsity_table
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
+from utils.report.tables import method_names, print_table, sparsity_table
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.errors import UserError
+from utils.runs.files import read_mapping
+from utils.runs.inputs import identify
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
 
 import numpy as np
 from torch import Tensor

@@ -15,19 +15,9 @@ barriers, NoT), and the two trained networks as samples.npy with network.json.
 import time
 from dataclasses import dataclass, replace
 
-from utils import permutation_figures
-from utils.barrier import Line, barrier, score, tensor_distances, tensor_names
-from utils.compute import choose_device
-from utils.config import PermutationConfig, option
-from utils.data import Dataset, load_dataset
-from utils.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
-from utils.mlp import Network, initial_weights, network_for
-from utils.permutation import layer_transpositions
-from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.training import (
+from papers.compact import permutation_figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.methods.training import (
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
@@ -35,6 +25,16 @@ from utils.training import (
     start_training,
     train,
 )
+from utils.networks.mlp import Network, initial_weights, network_for
+from utils.runs.compute import choose_device
+from utils.runs.config import PermutationConfig, option
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
+from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
+from utils.symmetry.permutation import layer_transpositions
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ def main(config: NetMatchingConfig) -> None:
             )  # fmt: skip
             store(run, results, state, evaluate(network, data, state.weights, config))
             bar.update()
-    run.save_network(network)
+    network.save(run.path("network.json"))
     run.save_array("samples.npy", state.weights)
     save_results(run, network, results)
 

@@ -18,33 +18,34 @@ import json
 import time
 from dataclasses import dataclass
 
-from utils import permutation_figures
-from utils.barrier import Line, barrier, score, tensor_distances, tensor_names
-from utils.compute import choose_device
-from utils.config import PermutationConfig, UserError, option
-from utils.data import Dataset, load_dataset
-from utils.files import write_atomically
-from utils.matching import make_matcher, move
-from utils.mlp import Network, initial_weights, network_for
-from utils.permutation import (
-    Permutation,
-    hidden_sizes,
-    invert,
-    layer_transpositions,
-    permute_weights,
-    random_permutation,
-)
-from utils.progress import announce, progress_bar
-from utils.runs import Run, open_run
-from utils.script import run_script
-from utils.seeding import generator
-from utils.training import (
+from papers.compact import permutation_figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.methods.training import (
     TrainingSettings,
     TrainingState,
     seconds_per_epoch,
     settings_of,
     start_training,
     train,
+)
+from utils.networks.mlp import Network, initial_weights, network_for
+from utils.runs.compute import choose_device
+from utils.runs.config import PermutationConfig, option
+from utils.runs.errors import UserError
+from utils.runs.files import write_atomically
+from utils.runs.progress import announce, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.matching import make_matcher, move
+from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
+from utils.symmetry.permutation import (
+    Permutation,
+    hidden_sizes,
+    invert,
+    layer_transpositions,
+    permute_weights,
+    random_permutation,
 )
 
 import numpy as np

@@ -25,15 +25,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.claims import DAMAGED, UNKNOWN, judge_all
-from utils.compute import choose_device
-from utils.config import Config, Parser, UserError, changes, grown_fields, load_configs
-from utils.data import FILES
-from utils.jobs import start_child
-from utils.progress import duration
-from utils.report import write_report
-from utils.results import Results, RunResult, open_results
-from utils.script import Stopped, ends_in_a_sentence
+from papers.compact.claims import DAMAGED, UNKNOWN, judge_all
+from utils.data.datasets import FILES
+from utils.report.page import write_report
+from utils.report.results import Results, RunResult, open_results
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, Parser, changes, grown_fields, load_configs
+from utils.runs.errors import UserError
+from utils.runs.jobs import start_child
+from utils.runs.progress import duration
+from utils.runs.script import Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent

@@ -24,23 +24,16 @@ import typing
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from utils import figures
-from utils.config import (
-    Config,
-    Parser,
-    UserError,
-    changes,
-    grown_fields,
-    load_configs,
-    point_label,
-)
-from utils.files import read_mapping, save_figure, save_json
-from utils.jobs import Job, run_jobs, threads_for_each
-from utils.progress import duration, progress_bar
-from utils.runs import lock_directory, run_directory
-from utils.script import ends_in_a_sentence
-from utils.sweeps import Sweep, as_arguments, choose_points, read_sweep
-from utils.tables import print_table
+from utils.report import figures
+from utils.report.tables import print_table
+from utils.runs.config import Config, Parser, changes, grown_fields, load_configs, point_label
+from utils.runs.errors import UserError
+from utils.runs.files import read_mapping, save_figure, save_json
+from utils.runs.jobs import Job, run_jobs, threads_for_each
+from utils.runs.progress import duration, progress_bar
+from utils.runs.run import lock_directory, run_directory
+from utils.runs.script import ends_in_a_sentence
+from utils.runs.sweeps import Sweep, as_arguments, choose_points, read_sweep
 
 import yaml
 

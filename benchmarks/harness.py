@@ -16,8 +16,8 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from utils.compute import processor  # noqa: E402
-from utils.files import save_json, write_atomically  # noqa: E402
+from utils.runs.compute import processor  # noqa: E402
+from utils.runs.files import save_json, write_atomically  # noqa: E402
 
 # Before each timing: the threads of a peer in another process go on spinning for a while after its
 # last step, and were seen to cost whoever came next 40 ms.

@@ -27,15 +27,15 @@ from functools import partial
 from pathlib import Path
 
 import harness
-from utils.anchored import anchored_maps
-from utils.compute import CANDIDATES, choose_matmul
-from utils.data import Dataset, load_dataset
-from utils.figures import BLUE, ORANGE, panels, styled
-from utils.hmc import kinetic_energy, leapfrog, transition
-from utils.mlp import Network, logits
-from utils.posterior import CHUNK_ROWS, Posterior
-from utils.seeding import generator
-from utils.sources import open_samples
+from utils.data.datasets import Dataset, load_dataset
+from utils.methods.hmc.anchored import anchored_maps
+from utils.methods.hmc.hmc import kinetic_energy, leapfrog, transition
+from utils.methods.hmc.potential import CHUNK_ROWS, Posterior
+from utils.networks.mlp import Network, logits
+from utils.posteriors.sources import open_samples
+from utils.report.figures import BLUE, ORANGE, panels, styled
+from utils.runs.compute import CANDIDATES, choose_matmul
+from utils.runs.seeding import generator
 
 import numpy as np
 import torch

@@ -8,11 +8,11 @@ import sys
 import time
 
 import harness  # noqa: F401 (finds utils)
-from utils import parallel
-from utils.compute import choose_matmul
-from utils.hmc import leapfrog
-from utils.mlp import Network
-from utils.posterior import Posterior
+from utils.methods.hmc.hmc import leapfrog
+from utils.methods.hmc.potential import Posterior
+from utils.networks.mlp import Network
+from utils.runs import ranks as parallel
+from utils.runs.compute import choose_matmul
 
 import numpy as np
 import torch

@@ -10,13 +10,13 @@ products that matching by activation cannot do without, plus the assignment.
 import argparse
 
 import harness
-from utils.barrier import Line, score
-from utils.compute import choose_matmul
-from utils.data import Dataset, load_dataset
-from utils.matching import ActivationMatcher, WeightMatcher
-from utils.mlp import Network, hidden_activations, initial_weights, logits
-from utils.predict import CHUNK_ROWS
-from utils.seeding import generator
+from utils.data.datasets import Dataset, load_dataset
+from utils.networks.mlp import Network, hidden_activations, initial_weights, logits
+from utils.networks.predictions import CHUNK_ROWS
+from utils.runs.compute import choose_matmul
+from utils.runs.seeding import generator
+from utils.symmetry.matching import ActivationMatcher, WeightMatcher
+from utils.symmetry.paths import Line, score
 
 import torch
 from scipy.optimize import linear_sum_assignment

@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 import harness
-from utils.compute import choose_matmul
-from utils.data import load_dataset
-from utils.files import save_json
-from utils.mlp import Network, initial_weights
-from utils.predict import CHUNK_ROWS, mean_probabilities
-from utils.seeding import generator
-from utils.sources import Samples, open_samples
+from utils.data.datasets import load_dataset
+from utils.networks.mlp import Network, initial_weights
+from utils.networks.predictions import CHUNK_ROWS, mean_probabilities
+from utils.posteriors.sources import Samples, open_samples
+from utils.runs.compute import choose_matmul
+from utils.runs.files import save_json
+from utils.runs.seeding import generator
 
 import numpy as np
 import torch

@@ -10,13 +10,13 @@ to benchmarks/recovery.json and recovery.png.
 import argparse
 
 import harness
-from utils import permutation_figures
-from utils.data import load_dataset
-from utils.files import save_json
-from utils.matching import METHODS, make_matcher
-from utils.mlp import Network, initial_weights
-from utils.permutation import hidden_sizes, invert, permute_weights
-from utils.seeding import generator
+from papers.compact import permutation_figures
+from utils.data.datasets import load_dataset
+from utils.networks.mlp import Network, initial_weights
+from utils.runs.files import save_json
+from utils.runs.seeding import generator
+from utils.symmetry.matching import METHODS, make_matcher
+from utils.symmetry.permutation import hidden_sizes, invert, permute_weights
 
 import torch
 

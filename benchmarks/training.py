@@ -10,12 +10,12 @@ the time of the matrix products alone at the best rate measured on this machine.
 import argparse
 
 import harness
-from utils.compute import choose_matmul, measure_matmuls
-from utils.data import load_dataset
-from utils.download import import_torchvision
-from utils.mlp import Network, initial_weights
-from utils.seeding import generator
-from utils.training import TrainingSettings, start_training, train
+from utils.data.datasets import load_dataset
+from utils.data.download import import_torchvision
+from utils.methods.training import TrainingSettings, start_training, train
+from utils.networks.mlp import Network, initial_weights
+from utils.runs.compute import choose_matmul, measure_matmuls
+from utils.runs.seeding import generator
 
 import torch
 import torch.nn.functional as F

@@ -33,21 +33,22 @@ from pathlib import Path
 # So that `utils` is found from here, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from utils.compact import Compact, no_moments
-from utils.config import Parser, UserError
-from utils.files import as_numpy, save_json
-from utils.gaussian import GaussianPosterior
-from utils.matching import make_matcher, rebase_all
-from utils.metrics import accuracy
-from utils.mlp import Network
-from utils.permutation import expected_transpositions, hidden_sizes, layer_transpositions
-from utils.predict import mean_probabilities
-from utils.progress import progress_bar
-from utils.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
-from utils.seeding import generator
-from utils.sources import open_samples, read_inputs, read_labels
-from utils.state_dicts import Layout, read_networks, sequential_layout
-from utils.tables import print_table
+from utils.evaluation.metrics import accuracy
+from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
+from utils.networks.mlp import Network
+from utils.networks.predictions import mean_probabilities
+from utils.networks.state_dicts import Layout, read_networks, sequential_layout
+from utils.posteriors.compact import Compact, no_moments
+from utils.posteriors.gaussian import GaussianPosterior
+from utils.posteriors.sources import open_samples, read_inputs, read_labels
+from utils.report.tables import print_table
+from utils.runs.config import Parser
+from utils.runs.errors import UserError
+from utils.runs.files import as_numpy, save_json
+from utils.runs.progress import progress_bar
+from utils.runs.seeding import generator
+from utils.symmetry.matching import make_matcher, rebase_all
+from utils.symmetry.permutation import expected_transpositions, hidden_sizes, layer_transpositions
 
 import numpy as np
 import torch

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.chain_record import ChainRecord
-from utils.data import load_dataset
+from utils.data.datasets import load_dataset
+from utils.methods.hmc.chain_record import ChainRecord
 
 import pytest
 import yaml

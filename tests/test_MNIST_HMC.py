@@ -5,14 +5,14 @@ import math
 
 import MNIST_HMC
 from tests.toy_chains import TOY, WEIGHTS, records
-from utils import chain_record
-from utils.config import load_configs
-from utils.data import Dataset, load_dataset
-from utils.diagnostics import rhat
-from utils.metrics import accuracy, mean_nll
-from utils.mlp import Network, logits
-from utils.parallel import ALONE
-from utils.posterior import Force, ListSettings
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.diagnostics import rhat
+from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.hmc import chain_record
+from utils.methods.hmc.potential import Force, ListSettings
+from utils.networks.mlp import Network, logits
+from utils.runs.config import load_configs
+from utils.runs.ranks import ALONE
 
 import numpy as np
 import pytest

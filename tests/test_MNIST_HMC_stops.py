@@ -11,15 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import MNIST_HMC
-import utils.anchored
+import utils.methods.hmc.anchored
 from tests.toy_chains import FIXED, TOY, records, stored, wait_for_records
-from utils import chain_record, progress
-from utils.chain_record import ChainRecord, Pace
-from utils.hmc import leapfrog
-from utils.parallel import ALONE, Ranks
-from utils.posterior import Energy
-from utils.runs import Run
-from utils.wandb_log import NoWandb
+from utils.methods.hmc import chain_record
+from utils.methods.hmc.chain_record import ChainRecord, Pace
+from utils.methods.hmc.hmc import leapfrog
+from utils.methods.hmc.potential import Energy
+from utils.runs import progress
+from utils.runs.ranks import ALONE, Ranks
+from utils.runs.run import Run
+from utils.runs.wandb_log import NoWandb
 
 import numpy as np
 import pytest
@@ -316,7 +317,9 @@ def test_checkpoints_are_as_far_apart_as_was_asked(script, clock, monkeypatch):
 
 def test_a_full_disk_is_noticed_before_the_start_is_trained(script, monkeypatch):
     monkeypatch.setattr(progress.shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
-    monkeypatch.setattr(utils.anchored, "anchored_maps", lambda *arguments: pytest.fail("trains"))
+    monkeypatch.setattr(
+        utils.methods.hmc.anchored, "anchored_maps", lambda *arguments: pytest.fail("trains")
+    )
     process = script("MNIST_HMC", *TOY)
     assert process.returncode == 2
     assert "MB of disk, but only 1 MB are free" in process.stderr

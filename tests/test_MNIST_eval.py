@@ -6,14 +6,15 @@ import shutil
 import signal
 
 from tests.conftest import TOY_EVALUATION
-from utils import alignment, matching
-from utils.data import load_dataset
-from utils.diagnostics import rhat
-from utils.evaluation import ROWS, TRUTH
-from utils.mlp import Network
-from utils.permutation import num_transpositions
-from utils.seeding import generator
-from utils.standard_errors import TableErrors
+from utils.data.datasets import load_dataset
+from utils.evaluation import alignment
+from utils.evaluation.columns import ROWS, TRUTH
+from utils.evaluation.diagnostics import rhat
+from utils.evaluation.standard_errors import TableErrors
+from utils.networks.mlp import Network
+from utils.runs.seeding import generator
+from utils.symmetry import matching
+from utils.symmetry.permutation import num_transpositions
 
 import numpy as np
 import pytest

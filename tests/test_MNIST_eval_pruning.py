@@ -6,8 +6,8 @@ import shutil
 
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
-from utils.data import load_dataset
-from utils.seeding import generator
+from utils.data.datasets import load_dataset
+from utils.runs.seeding import generator
 
 import numpy as np
 import pytest

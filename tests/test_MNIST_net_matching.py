@@ -3,13 +3,14 @@
 import json
 
 from MNIST_net_matching import NetMatchingConfig, main
-from utils.config import UserError, load_configs
-from utils.data import load_dataset
-from utils.matching import ActivationMatcher, WeightMatcher
-from utils.mlp import Network, hidden_activations, initial_weights, logits
-from utils.permutation import layer_transpositions, num_transpositions, permute_weights
-from utils.runs import Run
-from utils.script import Stopped
+from utils.data.datasets import load_dataset
+from utils.networks.mlp import Network, hidden_activations, initial_weights, logits
+from utils.runs.config import load_configs
+from utils.runs.errors import UserError
+from utils.runs.run import Run
+from utils.runs.script import Stopped
+from utils.symmetry.matching import ActivationMatcher, WeightMatcher
+from utils.symmetry.permutation import layer_transpositions, num_transpositions, permute_weights
 
 import numpy as np
 import pytest

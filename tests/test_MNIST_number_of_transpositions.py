@@ -6,13 +6,13 @@ import json
 import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
-from utils.config import UserError
-from utils.data import load_dataset
-from utils.matching import make_matcher
-from utils.mlp import Network, logits
-from utils.runs import Run
-from utils.script import Stopped
-from utils.wandb_log import NoWandb
+from utils.data.datasets import load_dataset
+from utils.networks.mlp import Network, logits
+from utils.runs.errors import UserError
+from utils.runs.run import Run
+from utils.runs.script import Stopped
+from utils.runs.wandb_log import NoWandb
+from utils.symmetry.matching import make_matcher
 
 import numpy as np
 import pytest
@@ -211,7 +211,7 @@ def test_undoing_what_was_planted_must_not_change_the_function(run, monkeypatch)
         network.layers(moved)[0][0][:] = network.layers(weights)[0][0][permutation[0]]
         return moved
 
-    monkeypatch.setattr("utils.matching.permute_weights", forget_the_outgoing_weights)
+    monkeypatch.setattr("utils.symmetry.matching.permute_weights", forget_the_outgoing_weights)
     with pytest.raises(AssertionError, match="changed the network's logits"):
         run("broken", num_runs=1, num_epochs=1)
 

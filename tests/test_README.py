@@ -18,7 +18,7 @@ from tests.conftest import (
     TOY_POSTERIORS,
 )
 from tests.test_reproduce import Calls
-from utils.tables import paper_table1
+from utils.report.tables import paper_table1
 
 import pytest
 

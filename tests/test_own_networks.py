@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.conftest import REPOSITORY, TOY_EVALUATION, Ended
-from tests.test_state_dicts import sequential
-from utils.mlp import Network
+from tests.networks.test_state_dicts import sequential
+from utils.networks.mlp import Network
 
 import numpy as np
 import pytest

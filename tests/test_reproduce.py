@@ -13,10 +13,10 @@ from pathlib import Path
 
 import reproduce
 from tests.conftest import REPOSITORY
-from utils import config as config_module
-from utils.files import read_mapping
-from utils.inputs import identify
-from utils.runs import run_directory
+from utils.runs import config as config_module
+from utils.runs.files import read_mapping
+from utils.runs.inputs import identify
+from utils.runs.run import run_directory
 
 import pytest
 import yaml

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import sweep
 from tests.conftest import REPOSITORY
-from utils.config import UserError
-from utils.sweeps import read_sweep
+from utils.runs.errors import UserError
+from utils.runs.sweeps import read_sweep
 
 import pytest
 import yaml

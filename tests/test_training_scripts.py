@@ -5,14 +5,14 @@ import runpy
 import signal
 import time
 
-from tests.test_training import train_with_torch
-from tests.test_vi import fit_with_torch
-from utils.config import load_configs
-from utils.data import load_dataset
-from utils.gaussian import GaussianPosterior
-from utils.mlp import Network, initial_weights, logits
-from utils.seeding import generator
-from utils.training import TrainingSettings
+from tests.methods.test_training import train_with_torch
+from tests.methods.test_vi import fit_with_torch
+from utils.data.datasets import load_dataset
+from utils.methods.training import TrainingSettings
+from utils.networks.mlp import Network, initial_weights, logits
+from utils.posteriors.gaussian import GaussianPosterior
+from utils.runs.config import load_configs
+from utils.runs.seeding import generator
 
 import numpy as np
 import pytest

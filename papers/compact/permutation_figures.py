@@ -1,0 +1,248 @@
+"""Figures of permutations: barriers, NoT and what rebasin recovers, from result files alone."""
+
+import json
+from pathlib import Path
+
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels, styled
+from utils.symmetry.paths import barrier
+from utils.symmetry.permutation import expected_transpositions
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+# ---- loss barriers between two networks: training_dynamics.npz
+
+ALIGNMENT_STYLES = (
+    {"color": ORANGE, "linestyle": "-", "marker": "o"},
+    {"color": BLUE, "linestyle": "-", "marker": "s"},
+    {"color": GREEN, "linestyle": "--", "marker": "^"},
+)
+FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
+SMALLEST_LOSS = 1e-6  # [nats] on a log scale: a few images learnt by heart leave a loss of 0
+
+
+@styled
+def loss_along_line(source: Path) -> Figure:
+    """The paper's Figure 2: train and test loss over epoch and λ, before and after each rebasin."""
+    results = np.load(source)
+    figure, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
+    for row, part in zip(axes, ("train", "test"), strict=True):
+        losses = np.maximum(results[f"{part}_loss"], SMALLEST_LOSS)  # [epoch, alignment, λ]
+        # Colours are for what comes after the first epoch: the untrained all have the last one.
+        scale = LogNorm(losses.min(), losses[1:].max())
+        for k, axis in enumerate(row):
+            image, lines = _surface(axis, results, losses[:, k], scale)
+            height = _largest_barrier(losses[-1, k], results["fractions"])
+            title = f"{part} loss, {_second_network(results, k)}"
+            axis.set_title(f"{title}\nlargest barrier, trained: {height:.3f} nats")
+        bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
+        bar.add_lines(lines)
+        decades = np.log10(scale.vmax / scale.vmin)
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
+        bar.ax.yaxis.set_major_formatter("{x:g}")
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    return figure
+
+
+def _second_network(results, alignment: int) -> str:
+    name = str(results["alignments"][alignment])
+    return f"W₁ rebased {name}" if alignment else f"W₁ {name}"
+
+
+def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
+    """Loss [epoch, λ] as colours, and lines of equal loss that show its height."""
+    where = results["fractions"], results["epochs"], losses
+    image = axis.pcolormesh(*where, norm=scale, cmap="viridis", shading="nearest", rasterized=True)
+    levels = np.geomspace(scale.vmin, scale.vmax, 12)[1:-1]
+    lines = axis.contour(*where, levels=levels, colors="white", linewidths=0.7)
+    axis.grid(False)
+    axis.set(xlabel=FRACTION_LABEL, ylabel="epoch")
+    axis.yaxis.set_major_locator(WHOLE_NUMBERS())
+    return image, lines
+
+
+@styled
+def barriers(source: Path) -> Figure:
+    """What each alignment of W₁ leaves of the largest barrier over λ, in training, and its NoT."""
+    results = np.load(source)
+    epochs, names = results["epochs"], [_second_network(results, k) for k in range(3)]
+    figure, (axes,) = panels(1, 3, height=3.6)
+    for axis, kind, factor, unit in (
+        (axes[0], "loss", 1, "nats"),
+        (axes[1], "error", 100, "points"),
+    ):
+        for k, (name, style) in enumerate(zip(names, ALIGNMENT_STYLES, strict=True)):
+            height = factor * _largest_barrier(results[f"test_{kind}"][:, k], results["fractions"])
+            axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
+        axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
+        axis.axhline(0, color=GREY, linewidth=0.8)
+    for k, style in enumerate(ALIGNMENT_STYLES[1:]):
+        found = results["alignment_transpositions"][:, k].sum(-1)
+        axes[2].plot(epochs, found, label=names[k + 1], markersize=3, markevery=5, **style)
+    _baselines(axes[2], results["hidden_sizes"])
+    most = results["hidden_sizes"].sum()
+    axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
+    axes[2].set(ylim=(-0.05 * most, 1.05 * most))
+    for axis in axes:
+        axis.xaxis.set_major_locator(WHOLE_NUMBERS())
+    baselines = axes[2].lines[-2:]
+    figure.legend(handles=[*axes[0].lines[:3], *baselines], loc="outside lower center", ncols=5)
+    return figure
+
+
+def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
+    """Most that `values` [..., λ] have over the line between their ends."""
+    return barrier(torch.from_numpy(values), fractions.tolist()).amax(-1).numpy()
+
+
+@styled
+def along_line(source: Path) -> Figure:
+    """The paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
+    results = np.load(source)
+    fractions, rebased = results["fractions"], int(results["rebased"])
+    styles = ALIGNMENT_STYLES[0], ALIGNMENT_STYLES[rebased]
+    names = [_second_network(results, k) for k in (0, rebased)]
+    figure, (axes,) = panels(1, 2, width=3.8, height=3.2)
+    for checkpoint, when, fill in ((0, "untrained", "white"), (-1, "trained", None)):
+        for k, (name, style) in enumerate(zip(names, styles, strict=True)):
+            look = style | {"markerfacecolor": fill or style["color"], "markersize": 4}
+            look["linestyle"] = ":" if fill else "-"
+            distance = results["distance"][checkpoint, (0, rebased)[k], :, -1]
+            found = results["transpositions"][checkpoint, k].sum(-1)
+            axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
+            axes[1].plot(fractions, found, **look)
+    _baselines(axes[1], results["hidden_sizes"])
+    axes[0].set(
+        xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
+    )
+    axes[1].set(xlabel=FRACTION_LABEL, ylabel="NoT of $W_\\lambda$ against $W_0$")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def _baselines(axis: Axes, hidden_sizes) -> None:
+    """NoT of uniformly random permutations, on average, and of the identity."""
+    expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
+    formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
+    axis.axhline(
+        expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1, zorder=1,
+        label=f"random: {formula} = {expected:.0f}",
+    )  # fmt: skip
+    axis.axhline(0, color=GREY, linewidth=0.8, zorder=1, label="identity: 0")
+
+
+# ---- number of transpositions before and after training: transpositions.jsonl
+
+STAGE_STYLES = {
+    "initial": {"color": GREY, "linestyle": ":", "marker": "x"},
+    "trained": {"color": ORANGE, "linestyle": "-", "marker": "o"},
+    "undone": {"color": BLUE, "linestyle": "-", "marker": "s"},
+}
+STAGE_NAMES = {
+    "initial": "at initialisation",
+    "trained": "after training",
+    "undone": "after training, planted permutation undone",
+}
+
+
+@styled
+def transpositions(source: Path) -> Figure:
+    """The paper's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
+
+    Points are pairs, on average over runs; lines go through the means of those of one NoT. With
+    several runs, bands are one standard deviation of these to either side.
+    """
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    figure, (axes,) = panels(1, 3, height=3.7)
+    _stage_lines(axes[0], records, lambda record: sum(record["found"]))
+    _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
+    _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
+    planted, mean, _ = _by_planted(records, "trained", lambda record: record["train_loss_barrier"])
+    label = "after training, train loss"
+    (train_loss,) = axes[2].plot(planted, mean, "--", color=ORANGE, linewidth=1, label=label)
+    most = max(sum(record["planted"]) for record in records)
+    axes[0].plot(
+        [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
+    )  # before the points, which often lie exactly upon it
+    _baselines(axes[0], records[0]["hidden_sizes"])
+    labels = (
+        "NoT found by rebasin",
+        "weight distance of the pair",
+        "test loss barrier at λ = ½ [nats]",
+    )
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set(xlabel="NoT at initialisation", ylabel=label)
+        axis.xaxis.set_major_locator(WHOLE_NUMBERS())
+    known = [line for line in axes[0].lines if line.get_label()[0] != "_"]  # those with a name
+    figure.legend(handles=[*known, train_loss], loc="outside lower center", ncols=3)
+    return figure
+
+
+def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
+    for stage, style in STAGE_STYLES.items():
+        planted, mean, deviation = _by_planted(records, stage, measure)
+        looks = style | {"markersize": 3, "linewidth": 1}
+        axis.plot(planted, mean, label=STAGE_NAMES[stage], markevery=[], **looks)
+        axis.plot(*_pairs(records, stage, measure), **looks | {"linestyle": "none"})
+        if deviation is not None:
+            axis.fill_between(
+                planted, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, lw=0
+            )
+
+
+def _pairs(records: list[dict], stage: str, measure) -> tuple[list, list]:
+    """Each pair's planted NoT, and the mean over runs of what `measure` gives."""
+    values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["pair"]))
+    return [planted for planted, _ in values], [np.mean(found) for found in values.values()]
+
+
+def _by_planted(
+    records: list[dict], stage: str, measure
+) -> tuple[list, np.ndarray, np.ndarray | None]:
+    """The values of planted NoT, and mean and standard deviation over runs of what `measure` gives.
+
+    Pairs of small networks can have the same planted NoT: those of a run count by their mean. One
+    run has no standard deviation.
+    """
+    values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["run"]))
+    planted = sorted({planted for planted, _ in values})
+    table = np.array([np.mean(found) for found in values.values()]).reshape(len(planted), -1)
+    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None  # of [planted, run]
+    return planted, table.mean(1), deviation
+
+
+def _grouped(records: list[dict], stage: str, measure, key) -> dict[tuple, list]:
+    """What `measure` gives of a stage's records, gathered by `key` and in its order."""
+    values = {}
+    for record in records:
+        if record["stage"] == stage:
+            values.setdefault(key(record), []).append(measure(record))
+    return dict(sorted(values.items()))
+
+
+# ---- how much noise rebasin stands: benchmarks/recovery.json
+
+
+@styled
+def recovery(source: Path) -> Figure:
+    """Share of units put back to their places, against noise on the weights, by each method."""
+    results = json.loads(Path(source).read_text())
+    figure, (axes,) = panels(1, len(results["recovered"]), height=3)
+    looks = {"activation": ALIGNMENT_STYLES[1], "weight": ALIGNMENT_STYLES[2]}
+    looks["cosine"] = {"color": PURPLE, "linestyle": ":", "marker": "v"}
+    for axis, (network, curves) in zip(axes, results["recovered"].items(), strict=True):
+        for method, shares in curves.items():
+            percent = 100 * np.array(shares)
+            axis.plot(
+                results["noise"], percent, label=f"by {method}", markersize=3, **looks[method]
+            )
+        axis.set_xscale("symlog", linthresh=0.1)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(xlabel="noise on the weights [their own σ]", ylabel="units recovered [%]")
+        axis.set_title(network)
+    axes[0].legend()
+    return figure

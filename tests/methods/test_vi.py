@@ -1,0 +1,94 @@
+"""Variational inference: the gradient beside autograd, and posteriors known in closed form."""
+
+import math
+
+from utils.methods import vi
+from utils.methods.training import data_order
+from utils.methods.vi import kl_to_standard_normal, start_vi, train_vi_epoch
+from utils.networks.mlp import Network, initial_weights, logits
+from utils.runs.seeding import generator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+NETWORK = Network((6, 5, 3))
+
+
+def points(count=45):
+    images = torch.rand(count, 6, generator=generator(0, "images"))
+    return images, torch.randint(0, 3, (count,), generator=generator(0, "labels"))
+
+
+def test_kl_of_the_prior_to_itself_is_zero():
+    assert kl_to_standard_normal(torch.zeros(9), torch.zeros(9)) == 0
+
+
+def test_kl_equals_that_of_torch_distributions():
+    mean, log_std = torch.randn(2, 50, generator=generator(1))
+    q = torch.distributions.Normal(mean.double(), log_std.double().exp())
+    expected = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 1.0)).sum()
+    assert kl_to_standard_normal(mean, log_std) == pytest.approx(expected.item())
+
+
+def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size, seed, num_epochs):
+    """The same loss written down plainly, with autograd and torch.optim, in float64.
+
+    Returns mean, log std and the last epoch's mean NLL.
+    """
+    mean = mean.double().requires_grad_()
+    log_std = torch.full_like(mean, math.log(std)).requires_grad_()
+    optimizer = torch.optim.Adam([mean, log_std], learning_rate)
+    prior = torch.distributions.Normal(0.0, 1.0)
+    for epoch in range(num_epochs):
+        noise_stream = generator(seed, "weight_noise", epoch)
+        total = 0.0
+        for batch in data_order(len(images), seed, "vi", epoch).split(batch_size):
+            noise = torch.empty(network.num_weights).normal_(generator=noise_stream)
+            weights = mean + log_std.exp() * noise
+            nll = F.cross_entropy(logits(network, weights, images[batch].double()), labels[batch])
+            q = torch.distributions.Normal(mean, log_std.exp())
+            loss = len(images) * nll + torch.distributions.kl_divergence(q, prior).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += nll.item() * len(batch)
+    return mean.detach(), log_std.detach(), total / len(images)
+
+
+def test_training_equals_autograd_on_the_same_noise():
+    images, labels = points()
+    mean = initial_weights(NETWORK, generator(2))
+    state = start_vi(mean, 0.1)
+    for _ in range(3):
+        state, nll = train_vi_epoch(
+            NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4
+        )
+    expected = fit_with_torch(NETWORK, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
+    torch.testing.assert_close(state.parameters[0].double(), expected[0], atol=2e-5, rtol=0)
+    torch.testing.assert_close(state.parameters[1].double(), expected[1], atol=2e-5, rtol=0)
+    assert nll == pytest.approx(expected[2], rel=1e-5)
+
+
+def test_without_information_in_the_data_q_becomes_the_prior():
+    """All images are black: but for the output's biases nothing depends on the first weights."""
+    network = Network((8, 3))
+    images, labels = torch.zeros(30, 8), torch.arange(30) % 3
+    state = start_vi(torch.full((network.num_weights,), 0.5), 0.1)
+    for _ in range(250):
+        state, _ = train_vi_epoch(
+            network, state, images, labels, learning_rate=0.02, batch_size=10, seed=0
+        )
+    # these parameters' gradient has no noise, so they converge
+    torch.testing.assert_close(state.posterior.mean[:24], torch.zeros(24), atol=1e-3, rtol=0)
+    torch.testing.assert_close(state.posterior.std[:24], torch.ones(24), atol=1e-3, rtol=0)
+
+
+def test_std_never_falls_below_the_smallest(monkeypatch):
+    monkeypatch.setattr(vi, "SMALLEST_STD", 0.1)
+    images, labels = points()
+    state = start_vi(torch.zeros(NETWORK.num_weights), 0.1)
+    state, _ = train_vi_epoch(
+        NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0
+    )
+    assert state.parameters[1].min() >= math.log(0.1) - 1e-6

@@ -1,0 +1,71 @@
+"""The closed-form gradient beside autograd."""
+
+from utils.networks.mlp import Network, initial_weights, logits
+from utils.networks.mlp_gradients import Backprop, first_rows
+from utils.runs.seeding import generator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+CPU = torch.device("cpu")
+
+
+def problem(sizes, activation, stack=3, rows=11):
+    network = Network(sizes, activation)
+    weights = torch.stack([initial_weights(network, generator(0, k)) for k in range(stack)])
+    inputs = torch.randn(stack, rows, sizes[0], generator=generator(1))
+    labels = torch.randint(0, sizes[-1], (stack, rows), generator=generator(2))
+    return network, weights, inputs, labels
+
+
+def autograd_gradient(network, weights, inputs, labels):
+    weights = weights.double().requires_grad_()
+    outputs = logits(network, weights, inputs.double())
+    loss = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="sum")
+    return torch.autograd.grad(loss, weights)[0]
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("sizes", [(6, 4), (6, 5, 4), (6, 5, 7, 4)])
+def test_gradient_equals_autograd(sizes, activation):
+    network, weights, inputs, labels = problem(sizes, activation)
+    gradient = torch.full_like(weights, float("nan"))  # keep=0 must not look at what was there
+    nll = Backprop(network, 3, 20, CPU).cross_entropy(
+        network.layers(weights), inputs, labels, network.layers(gradient), scale=0.5, keep=0
+    )
+    expected = autograd_gradient(network, weights, inputs, labels)
+    torch.testing.assert_close(gradient.double(), 0.5 * expected, atol=1e-6, rtol=1e-5)
+    outputs = logits(network, weights, inputs)
+    each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none")
+    torch.testing.assert_close(nll.flatten(), each)
+
+
+def test_gradient_is_added_to_what_is_kept():
+    network, weights, inputs, labels = problem((6, 5, 4), "relu")
+    before = torch.randn(weights.shape, generator=generator(3))
+    gradient = before.clone()
+    Backprop(network, 3, 11, CPU).cross_entropy(
+        network.layers(weights), inputs, labels, network.layers(gradient), scale=1, keep=0.9
+    )
+    expected = 0.9 * before.double() + autograd_gradient(network, weights, inputs, labels)
+    torch.testing.assert_close(gradient.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_first_rows_have_no_gaps():
+    buffer = torch.arange(24.0).reshape(2, 4, 3)
+    rows = first_rows(buffer, 3)
+    assert rows.shape == (2, 3, 3)
+    assert rows.is_contiguous()
+    assert rows.data_ptr() == buffer.data_ptr()
+
+
+def test_inputs_and_weights_are_left_alone():
+    network, weights, inputs, labels = problem((6, 5, 4), "relu")
+    copies = weights.clone(), inputs.clone(), labels.clone()
+    gradient = torch.zeros_like(weights)
+    Backprop(network, 3, 11, CPU).cross_entropy(
+        network.layers(weights), inputs, labels, network.layers(gradient), scale=1, keep=0
+    )
+    for after, before in zip((weights, inputs, labels), copies, strict=True):
+        assert torch.equal(after, before)

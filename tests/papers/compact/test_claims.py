@@ -1,0 +1,342 @@
+"""The rules by which the paper's claims are judged, on results made up to meet them or not."""
+
+import json
+from pathlib import Path
+
+from papers.compact import claims
+from papers.compact.claims import FAILS, HOLDS, PARTLY, UNKNOWN, judge_all
+from utils.report.results import Missing, Results, open_results
+
+import numpy as np
+import pytest
+
+KINDS = ("ensemble", "VI", "net_matching", "transpositions", "HMC", "eval", "eval_pruning")
+
+
+def results_of(batch: Path, preset: str = "laptop") -> Results:
+    return open_results(batch, preset, "MNIST", {kind: kind for kind in KINDS})
+
+
+def write(batch: Path, kind: str, name: str, content) -> None:
+    (batch / kind).mkdir(exist_ok=True)
+    (batch / kind / name).write_text(json.dumps(content))
+
+
+def write_table(batch: Path, error: float, columns: dict) -> None:
+    errors = {name: dict.fromkeys(column, error) for name, column in columns.items()}
+    write(batch, "eval", "table1.json", columns)
+    write(batch, "eval", "table1_errors.json", errors)
+
+
+def judge_table(batch: Path, judge, error: float = 0.01, **columns: dict) -> str:
+    """The mark of a claim about these columns of Table 1, all with the same error."""
+    write_table(batch, error, columns)
+    return judge(results_of(batch))[0]
+
+
+TABLE = {
+    "hmc_sample": {"agreement": 1.0, "sample_accuracy": 0.983},
+    "hmc_direct": {"agreement": 0.12, "sample_accuracy": 0.11},
+    "hmc_rebased": {"agreement": 0.82, "sample_accuracy": 0.81, "mean_accuracy": 0.92},
+    "ensemble_sample": {"agreement": 0.99, "sample_accuracy": 0.986},
+    "ensemble_direct": {"sample_accuracy": 0.52},
+    "ensemble_rebased": {"sample_accuracy": 0.97},
+    "vi": {"agreement": 0.98, "sample_accuracy": 0.98},
+}
+
+
+@pytest.mark.parametrize(
+    ("judge", "evidence", "paper"),
+    [
+        (
+            claims.rebasin_gives_meaning,
+            "networks agree with the samples' prediction on 0.820 ± 0.010 of the test images after "
+            "rebasin, on 0.120 ± 0.010 before it",
+            " (paper: 0.825, 0.121).",
+        ),
+        (
+            claims.rebased_is_not_the_posterior,
+            "samples 98.30 ± 1.00 %, draws of q_r 81.00 ± 1.00 %",
+            " (paper: 98.43, 82.34 %). The one network at μ_r: 92.00 ± 1.00 % (paper: 92.25 %).",
+        ),
+        (
+            claims.ensemble_survives,
+            "ensemble 98.60 ± 1.00 %, its q_r 97.00 ± 1.00 %, its q_d 52.00 ± 1.00 %",
+            " (paper: 98.66, 97.72, 52.25 %).",
+        ),
+        (
+            claims.methods_predict_alike,
+            "HMC's prediction is shared by the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± "
+            "0.0100 of the test images",
+            " (paper: 0.993, 0.989).",
+        ),
+        (
+            claims.accuracies_match,
+            "98.30 ± 1.00 % (98.43), 98.60 ± 1.00 % (98.66), 98.00 ± 1.00 % (98.11)",
+            ".",
+        ),
+    ],
+)
+def test_the_evidence_is_what_the_table_says(tmp_path, judge, evidence, paper):
+    write_table(tmp_path, 0.01, TABLE)
+    assert judge(results_of(tmp_path))[1].endswith(evidence + paper)
+    if judge is not claims.accuracies_match:  # which has nothing to say of other data
+        names = {kind: kind for kind in KINDS}
+        other = open_results(tmp_path, "laptop", "FashionMNIST", names)
+        assert "paper" not in judge(other)[1]
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "error", "mark"),
+    [
+        (0.82, 0.12, 0.01, HOLDS),
+        (0.82, 0.70, 0.01, PARTLY),
+        (0.82, 0.80, 0.01, FAILS),
+        (0.12, 0.82, 0.01, FAILS),
+        (0.82, 0.57, 0.10, FAILS),  # of which the errors leave nothing
+    ],
+)
+def test_rebasin_gives_meaning(tmp_path, after, before, error, mark):
+    cells = {"hmc_rebased": {"agreement": after}, "hmc_direct": {"agreement": before}}
+    assert judge_table(tmp_path, claims.rebasin_gives_meaning, error, **cells) == mark
+    in_short = claims.rebasin_gives_meaning(results_of(tmp_path))[2]
+    assert f"on {100 * after:.0f} % of the test images" in in_short
+    assert f"from q_d on {100 * before:.0f} %" in in_short
+
+
+@pytest.mark.parametrize(
+    ("samples", "draws", "mean", "mark"),
+    [(0.98, 0.82, 0.92, HOLDS), (0.98, 0.82, 0.80, PARTLY), (0.83, 0.82, 0.80, FAILS)],
+)
+def test_rebased_is_not_the_posterior(tmp_path, samples, draws, mean, mark):
+    rebased = {"sample_accuracy": draws, "mean_accuracy": mean}
+    cells = {"hmc_sample": {"sample_accuracy": samples}, "hmc_rebased": rebased}
+    assert judge_table(tmp_path, claims.rebased_is_not_the_posterior, **cells) == mark
+
+
+@pytest.mark.parametrize(
+    ("rebased", "mark"), [(0.999, HOLDS), (0.977, HOLDS), (0.965, PARTLY), (0.70, FAILS)]
+)
+def test_ensemble_survives(tmp_path, rebased, mark):
+    accuracies = {"sample": 0.987, "direct": 0.52, "rebased": rebased}
+    cells = {f"ensemble_{name}": {"sample_accuracy": a} for name, a in accuracies.items()}
+    assert judge_table(tmp_path, claims.ensemble_survives, **cells) == mark
+
+
+@pytest.mark.parametrize(("vi", "mark"), [(0.985, HOLDS), (0.96, PARTLY), (0.9, FAILS)])
+def test_methods_predict_alike(tmp_path, vi, mark):
+    cells = {"ensemble_sample": {"agreement": 0.993}, "vi": {"agreement": vi}}
+    assert judge_table(tmp_path, claims.methods_predict_alike, **cells) == mark
+
+
+def test_methods_that_learned_from_different_images_need_not_predict_alike(tmp_path):
+    cells = {"ensemble_sample": {"agreement": 0.993}, "vi": {"agreement": 0.985}}
+    for kind, others, expected in (("HMC", 2000, HOLDS), ("VI", 2000, HOLDS), ("VI", 20000, None)):
+        write(tmp_path, kind, "meta.json", {})
+        write(tmp_path, kind, "config.yaml", {"num_train": others})  # JSON is YAML, too
+        if expected:
+            assert judge_table(tmp_path, claims.methods_predict_alike, **cells) == expected
+    with pytest.raises(Missing, match="different training images"):
+        judge_table(tmp_path, claims.methods_predict_alike, **cells)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "mark"),
+    [
+        ((0.9843, 0.9866, 0.9811), HOLDS),  # the paper's own
+        ((0.9800, 0.9866, 0.9811), PARTLY),
+        ((0.95, 0.95, 0.95), FAILS),
+    ],
+)
+def test_accuracies_match(tmp_path, accuracies, mark):
+    names = ("hmc_sample", "ensemble_sample", "vi")
+    pairs = zip(names, accuracies, strict=True)
+    cells = {name: {"sample_accuracy": accuracy} for name, accuracy in pairs}
+    assert judge_table(tmp_path, claims.accuracies_match, **cells) == mark
+    with pytest.raises(Missing, match="of a larger network"):
+        claims.accuracies_match(results_of(tmp_path, "quick"))
+
+
+def dynamics(batch: Path, **arrays) -> Results:
+    (batch / "net_matching").mkdir(exist_ok=True)
+    arrays = {"hidden_sizes": [512]} | arrays
+    np.savez(batch / "net_matching" / "training_dynamics.npz", **arrays)
+    return results_of(batch)
+
+
+@pytest.mark.parametrize(
+    ("lines", "mark"),
+    [
+        ([[0, 200, 400, 500]] * 2, HOLDS),
+        ([[0, 400, 506, 501], [0, 400, 503, 505]], HOLDS),  # up and down as chance does: ± 2.3
+        ([[0, 400, 300, 500], [0, 200, 400, 500]], PARTLY),
+        ([[0, 400, 300, 500]] * 2, FAILS),
+    ],
+)
+def test_transpositions_are_monotone(tmp_path, lines, mark):
+    found = np.array(lines)[:, None, :, None].repeat(2, 1)
+    assert claims.transpositions_are_monotone(dynamics(tmp_path, transpositions=found))[0] == mark
+
+
+@pytest.mark.parametrize(("left", "mark"), [(0.02, HOLDS), (0.1, PARTLY), (0.3, FAILS)])
+def test_barrier_vanishes(tmp_path, left, mark):
+    """Judged by the rebasin that the run was to show, at the epoch where most is left."""
+    heights = np.array([[0.3, left, 0.4], [0.4, 0.01, 0.4]])  # [epoch, alignment]
+    losses = 0.1 + heights[..., None] * [0, 1, 0]
+    results = dynamics(tmp_path, test_loss=losses, fractions=[0, 0.5, 1], rebased=1)
+    found, evidence, in_short = claims.barrier_vanishes(results)
+    assert found == mark
+    assert in_short == f"at its highest 0.400 nats without rebasin, {left:.3f} with it"
+    assert "last epoch: 0.400 nats as is, 0.010 after rebasin" in evidence
+    assert f"the largest at any epoch: 0.400 and {left:.3f}" in evidence
+
+
+def write_correlations(batch: Path, found: dict) -> None:
+    """With VI, networks from the prior correlate by 0.05."""
+    null = {"mean_with": {"hmc": 0.3, "vi": 0.05}, "networks_of_mean_with": 153}
+    write(batch, "eval", "diagnostics.json", {"correlations": found, "prior_networks": null})
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "mark"),
+    [(0.5, 0.3, HOLDS), (0.5, 0.05, PARTLY), (0.3, 0.3, PARTLY), (0.22, 0.3, FAILS)],
+)
+def test_weights_compare(tmp_path, mean, std, mark):
+    """0.2 is there before rebasin, and another 0.05 is what alignment brings to noise."""
+    frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
+    found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
+    write_correlations(tmp_path, found)
+    mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
+    assert mark_found == mark
+    assert f"rises by {mean - 0.25:+.2f} beyond".replace("-", "−") in in_short
+    assert f"σ is {std:+.2f} then" in in_short
+    assert (
+        f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "
+        "+0.05)." in evidence
+    )
+    assert "where 153 networks from the prior, as many as HMC's samples are worth" in evidence
+
+
+@pytest.mark.parametrize(("chain", "apart", "mark"), [
+    (300, 505, HOLDS), (505, 300, HOLDS), (490, 505, PARTLY), (505, 506, FAILS),
+])  # fmt: skip
+def test_transpositions_tell(tmp_path, chain, apart, mark):
+    along = [0, 9, chain, chain, *[100] * 4]  # another chain says nothing of this one
+    transpositions = {"along_chain": along, "random": 505.2}
+    diagnostics = {"num_chains": 2, "transpositions": transpositions}
+    write(tmp_path, "eval", "diagnostics.json", diagnostics)
+    found = np.array([[[10]], [[apart]]])  # [epoch, alignment, layer]: as is, before and after
+    results = dynamics(tmp_path, alignment_transpositions=found)
+    assert claims.transpositions_tell(results)[0] == mark
+
+
+def test_transpositions_tell_nothing_where_chance_has_as_many(tmp_path):
+    """Of 64 units 57 to 64 are within 3 standard deviations: 3 % below is chance."""
+    transpositions = {"along_chain": [0, 59, 59, 59], "random": 59.3}
+    diagnostics = {"num_chains": 1, "transpositions": transpositions}
+    write(tmp_path, "eval", "diagnostics.json", diagnostics)
+    apart = {"alignment_transpositions": np.array([[[57]]]), "hidden_sizes": [64]}
+    assert claims.transpositions_tell(dynamics(tmp_path, **apart))[0] == FAILS
+
+
+@pytest.mark.parametrize(
+    ("reached", "accurate", "mark"),
+    [(0.8, 0.5, HOLDS), (0.6, 0.57, PARTLY), (0.6, 0.55, FAILS), (0.5, 0.45, FAILS)],
+)
+def test_hmc_std_prunes(tmp_path, reached, accurate, mark):
+    """Chance has an accuracy of 0.50 ± 0.02 where half of the weights are kept."""
+    orders = {"std of hmc": reached, "random of ensemble": 0.5, "std of ensemble": 0.1,
+              "abs_mean of ensemble": 0.9}  # fmt: skip
+    curves = {
+        part: {f"ensemble mean, {name}": {"sparsity": {"0.05": scale * share}}
+               for name, share in orders.items()}
+        for part, scale in (("all", 1), ("alive", 0))
+    }  # fmt: skip
+    curves["all"]["ensemble mean, std of hmc"]["accuracy"] = [0.9, accurate, 0.1]
+    chance = {"accuracy": [0.9, 0.5, 0.2], "deviation": [0, 0.02, 0.02]}
+    curves["all"]["ensemble mean, random of ensemble"] |= chance
+    pruning = {"curves": curves, "kept_percent": [100, 50, 1]}
+    write(tmp_path, "eval_pruning", "pruning.json", pruning)
+    found, evidence, in_short = claims.hmc_std_prunes(results_of(tmp_path))
+    assert found == mark
+    assert f"{100 * reached:.0f} % of the weights can go by it, 50 % by chance" in in_short
+    assert f"by HMC's σ {100 * reached:.0f} % (0 %), chance 50 % (0 %), its own σ 10 %" in evidence
+    if mark == PARTLY:
+        assert "with 50 % of the weights kept: 57.0 % accurate, chance 50.0 ± 2.0 %" in evidence
+
+
+def test_what_is_not_finite_is_not_measured(tmp_path):
+    cells = {"hmc_rebased": {"agreement": 0.8}, "hmc_direct": {"agreement": None}}
+    write(tmp_path, "eval", "table1.json", cells)
+    write(tmp_path, "eval", "table1_errors.json", cells)
+    found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
+    write_correlations(tmp_path, found)
+    for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
+        with pytest.raises(Missing):
+            judge(results_of(tmp_path))
+
+
+def test_what_no_run_has_left_is_not_measured(tmp_path):
+    verdicts = judge_all(results_of(tmp_path))
+    assert {verdict.mark for verdict in verdicts} == {UNKNOWN}
+    assert len(verdicts) == len(claims.CLAIMS)
+
+
+def test_what_is_damaged_is_not_measured_and_its_run_is_named(tmp_path):
+    """By what is missing in it, is of another form, or cut short; the others are judged."""
+    write_table(tmp_path, 0.01, {**TABLE, "hmc_rebased": {"agreement": 0.82}})
+    write(tmp_path, "eval", "diagnostics.json", {"correlations": {"after": []}})
+    write(tmp_path, "transpositions", "summary.json", {"trained": None})
+    write(tmp_path, "eval_pruning", "pruning.json", [])
+    dynamics(tmp_path, transpositions=np.zeros((3, 2, 5, 1)))
+    path = tmp_path / "net_matching" / "training_dynamics.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    verdicts = {verdict.claim.judge: verdict for verdict in judge_all(results_of(tmp_path))}
+    assert verdicts[claims.rebasin_gives_meaning].mark == HOLDS
+    for judge, run in (
+        (claims.rebased_is_not_the_posterior, "eval"),
+        (claims.barrier_vanishes, "net_matching"),
+        (claims.transpositions_are_monotone, "net_matching"),
+        (claims.barrier_grows, "transpositions"),
+        (claims.transpositions_tell, "One of eval, net_matching"),
+        (claims.hmc_std_prunes, "eval_pruning"),
+    ):
+        assert verdicts[judge].mark == UNKNOWN
+        assert verdicts[judge].evidence == (
+            f"{run} was left by another version, or is damaged: move it away, and run it again."
+        )
+
+
+def planted(batch: Path, **trained) -> Results:
+    """An experiment of two planted NoT, with these numbers in its summary."""
+    write(batch, "transpositions", "summary.json", {"trained": trained})
+    records = [
+        {
+            "stage": "trained",
+            "planted": [n],
+            "hidden_sizes": [100],
+            "test_loss_barrier": n / 100 + e,
+        }
+        for n in (1, 99)
+        for e in (-0.01, 0.01)  # of two runs
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (batch / "transpositions" / "transpositions.jsonl").write_text(lines)
+    return results_of(batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "mark"), [(1.5, 0.5, HOLDS), (5, 0.95, PARTLY), (5, 0.5, FAILS)]
+)
+def test_training_keeps_transpositions(tmp_path, change, rank, mark):
+    results = planted(tmp_path, mean_change=change, rank_correlation_planted_found=rank)
+    assert claims.training_keeps_transpositions(results)[0] == mark
+
+
+@pytest.mark.parametrize(("rank", "mark"), [(0.95, HOLDS), (0.6, PARTLY), (None, FAILS)])
+def test_barrier_grows(tmp_path, rank, mark):
+    results = planted(tmp_path, rank_correlation_planted_barrier=rank)
+    mark_found, evidence, in_short = claims.barrier_grows(results)
+    assert mark_found == mark
+    assert in_short == f"0.010 nats at NoT 1, 0.990 at 99; rank correlation {rank or 0:.2f}"
+    assert "0.010 nats where NoT is 1, 0.990 where it is 99" in evidence

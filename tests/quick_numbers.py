@@ -1,0 +1,92 @@
+"""Run the quick preset and compare every number with an earlier numbers.json, to the last digit.
+
+    python -m tests.quick_numbers                        against results/quick/numbers.json
+    python -m tests.quick_numbers --baseline FILE        against another one
+    python -m tests.quick_numbers --new FILE             compare two files, run nothing
+
+This is the check for a change that should not alter any result. Results depend on the processor
+and on the number of threads, so make the baseline on the machine where you compare. Times, commits,
+machines and places on disk are left out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Keys whose values differ between two equal runs.
+NOT_COMPARED = {
+    "seconds", "sampling_seconds", "hours", "ess_per_hour", "median_ess_bulk_per_hour",
+    "peak_memory", "wandb_id", "sessions", "sources", "out_dir", "data_dir", "wandb",
+}  # fmt: skip
+MOST_SHOWN = 20
+
+
+def main() -> None:
+    options = read_options()
+    if options.new:
+        differences = compare(read(options.baseline), read(options.new))
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            differences = compare(read(options.baseline), run_quick(Path(scratch)))
+    for line in differences[:MOST_SHOWN]:
+        print(line)
+    if len(differences) > MOST_SHOWN:
+        print(f"… and {len(differences) - MOST_SHOWN} more")
+    print(f"{len(differences)} differences from {options.baseline}")
+    sys.exit(bool(differences))
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    baseline = REPOSITORY / "results" / "quick" / "numbers.json"
+    parser.add_argument("--baseline", type=Path, default=baseline, metavar="FILE")
+    parser.add_argument("--new", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def run_quick(scratch: Path) -> dict:
+    """Return the numbers of a quick preset that runs now."""
+    command = [
+        sys.executable, str(REPOSITORY / "reproduce.py"), "--wandb", "disabled",
+        "--out_dir", str(scratch / "runs"), "--results_dir", str(scratch / "results"),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, cwd=REPOSITORY)
+    return read(scratch / "results" / "quick" / "numbers.json")
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def compare(old: dict, new: dict) -> list[str]:
+    """Return a line for every value that is not the same in both."""
+    before, after = dict(values_in(old)), dict(values_in(new))
+    return [
+        f"{place}: {before.get(place, 'absent')} -> {after.get(place, 'absent')}"
+        for place in {**before, **after}
+        if before.get(place, "absent") != after.get(place, "absent")
+    ]
+
+
+def values_in(content, place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value in nested dicts and lists with the path that leads to it."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            if key not in NOT_COMPARED:
+                yield from values_in(value, f"{place}/{key}")
+    elif isinstance(content, list):
+        for number, value in enumerate(content):
+            yield from values_in(value, f"{place}/{number}")
+    else:
+        yield place, content
+
+
+if __name__ == "__main__":
+    main()

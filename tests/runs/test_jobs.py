@@ -1,0 +1,158 @@
+"""Processes side by side: how many, what they leave, and how they end when the user wants it."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+from utils.runs import jobs
+from utils.runs.jobs import Job, run_jobs, start_child, threads_for_each
+from utils.runs.script import Stopped
+
+import pytest
+
+# A process that says when it runs, saves its work when asked to end, and ends at once if asked
+# again; without anybody's asking it ends when the file `go` is there.
+WORKER = """
+import os, signal, sys, time
+name, folder = sys.argv[1:]
+def stop(*_):
+    print(name, "saved", flush=True)
+    sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+open(f"{folder}/{name}.runs", "w").close()
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.01)
+os.remove(f"{folder}/{name}.runs")
+print(name, "done", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch):
+    monkeypatch.setattr(jobs, "SECONDS_BETWEEN_LOOKS", 0.01)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    def make(name: str) -> Job:
+        command = (sys.executable, "-S", "-c", WORKER, name, str(tmp_path))
+        return Job(command, tmp_path / f"{name}.log")
+
+    return make
+
+
+def when(condition, act) -> threading.Thread:
+    """Do something as soon as a condition holds."""
+
+    def watch():
+        deadline = time.monotonic() + 30
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_so_many_run_at_a_time_and_all_are_heard_of(tmp_path, worker):
+    together, ended = [], []
+
+    def running():
+        return len(list(tmp_path.glob("*.runs")))
+
+    def let_go():
+        time.sleep(0.2)  # if more than two were started, the third would run by now
+        together.append(running())
+        (tmp_path / "go").touch()
+
+    thread = when(lambda: running() == 2, let_go)
+    all_jobs = [worker(name) for name in "abcd"]
+    run_jobs(all_jobs, 2, {}, ended.append)
+    thread.join()
+    assert together == [2]
+    assert sorted(job.log.name for job in ended) == ["a.log", "b.log", "c.log", "d.log"]
+    assert (tmp_path / "a.log").read_text() == "a done\n"
+
+
+def test_a_log_is_added_to(tmp_path, worker):
+    (tmp_path / "go").touch()
+    for _ in range(2):
+        run_jobs([worker("a")], 1, {}, lambda job: None)
+    assert (tmp_path / "a.log").read_text() == "a done\na done\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_the_users_end_is_handed_on_once_and_nothing_more_is_started(tmp_path, worker, how, capsys):
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    thread = when(
+        lambda: len(list(tmp_path.glob("*.runs"))) == 2, lambda: os.kill(os.getpid(), how)
+    )
+    ended = []
+    with pytest.raises(Stopped):
+        run_jobs([worker(name) for name in "abc"], 2, {}, ended.append)
+    thread.join()
+    assert [(tmp_path / f"{name}.log").read_text() for name in "ab"] == ["a saved\n", "b saved\n"]
+    assert not (tmp_path / "c.log").exists()
+    assert ended == []
+    assert "saves its work first" in capsys.readouterr().err
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_what_on_end_raises_ends_the_others(tmp_path, worker):
+    def refuse(job):
+        raise ValueError("no")
+
+    started = str(tmp_path / "slow.runs")
+    wait = f"import os, time\nwhile not os.path.exists({started!r}): time.sleep(.01)"
+    first = Job((sys.executable, "-S", "-c", wait), tmp_path / "first.log")
+    with pytest.raises(ValueError, match="no"):
+        run_jobs([worker("slow"), first], 2, {}, refuse)
+    assert (tmp_path / "slow.log").read_text() == "slow saved\n"
+
+
+def test_cores_are_shared_out_unless_the_user_has_said_how(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    shares = [threads_for_each(number)["OMP_NUM_THREADS"] for number in (1, 2, 3, 16)]
+    assert shares == ["8", "4", "2", "1"]
+    show = (sys.executable, "-S", "-c", "import os; print(os.environ['OMP_NUM_THREADS'])")
+    run_jobs([Job(show, tmp_path / "log")], 1, threads_for_each(3), lambda job: None)
+    assert (tmp_path / "log").read_text() == "2\n"
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert threads_for_each(2) == {}
+
+
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
+
+
+@only_linux
+def test_a_job_does_not_outlive_a_parent_that_is_killed(tmp_path, worker):
+    job = worker("child")
+    fork = multiprocessing.get_context("fork")  # which has nothing to import first
+    parent = fork.Process(target=run_jobs, args=([job], 1, {}, print))
+    parent.start()
+    try:
+        when((tmp_path / "child.runs").exists, parent.kill).join()
+        parent.join()
+        assert parent.exitcode == -signal.SIGKILL
+        when(job.log.read_text, lambda: None).join()
+        assert job.log.read_text() == "child saved\n"
+    finally:
+        (tmp_path / "go").touch()
+
+
+@only_linux
+def test_a_child_whose_parent_has_ended_first_does_not_begin(tmp_path, monkeypatch):
+    """Even where the parent had a handler of its own, which the child has until it begins."""
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # so that the child finds another parent
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    try:
+        child = start_child(["touch", str(tmp_path / "begun")])
+        assert child.wait() == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "begun").exists()

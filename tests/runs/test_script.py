@@ -1,0 +1,62 @@
+"""How scripts end, whatever happens in them."""
+
+import errno
+import sys
+
+from utils.runs.config import Config
+from utils.runs.errors import UserError
+from utils.runs.script import Stopped, run_script
+
+import pytest
+import torch
+
+
+def run_failing(monkeypatch, tmp_path, error) -> int:
+    """The exit code of a script whose main raises `error`."""
+    (tmp_path / "Toy").mkdir()
+    (tmp_path / "Toy" / "paper.yaml").write_text("")
+    monkeypatch.setattr("utils.runs.config.CONFIG_ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["Toy.py", "--seed", "3", "--overwrite"])
+
+    def main(config):
+        raise error
+
+    try:
+        run_script(main, Config, "Toy.py", "")
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("This is wrong."), 2, "Toy: This is wrong."),
+        (OSError(errno.ENOSPC, "full"), 2, "The disk is full, or what you may have of it. What"),
+        (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot use there: denied"),
+        (OSError(errno.EROFS, "read-only", "there"), 2, "Cannot use there: read-only"),
+        (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "there"), 2, "Cannot use there: No such"),
+        (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 2, "The GPU has not enough memory"),
+        (Stopped(), 130, "Go on with: python Toy.py --seed 3 --resume"),
+        (KeyboardInterrupt(), 130, "Go on with: python Toy.py --seed 3 --resume"),
+    ],
+)
+def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence):
+    assert run_failing(monkeypatch, tmp_path, error) == code
+    assert sentence in capsys.readouterr().err
+
+
+def test_torch_without_memory_ends_in_a_sentence(monkeypatch, tmp_path, capsys):
+    with pytest.raises(RuntimeError) as lacking:
+        torch.empty(1 << 60)
+    assert run_failing(monkeypatch, tmp_path, lacking.value) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug"), OSError("a bug")])
+def test_a_programming_error_keeps_its_traceback(monkeypatch, tmp_path, error):
+    with pytest.raises(type(error), match="a bug"):
+        run_failing(monkeypatch, tmp_path, error)

@@ -1,0 +1,208 @@
+"""How well chains have mixed: rank-normalised split R-hat, bulk and tail effective sample size.
+
+Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, folding, and
+localization: an improved R-hat for assessing convergence of MCMC". Draws are [chains, draws].
+"""
+
+import math
+
+from utils.networks.mlp import Network
+from utils.runs.seeding import generator
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from torch import Tensor
+
+FEWEST_DRAWS = 8  # per chain; below it nothing can be said
+LARGEST_RHAT = 1.05  # that goes without saying
+NUM_IMAGES = 20
+NUM_PROJECTIONS = 16
+
+
+def slow_groups(groups: dict[str, dict]) -> list[str]:
+    """Those of `diagnose_all` that have not mixed, each with the numbers that say so."""
+    return [
+        f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
+        f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
+        for name, group in groups.items()
+        if group and not (group["largest_rhat"] or math.inf) <= LARGEST_RHAT
+    ]
+
+
+def energy_balance(changes: list[float | None]) -> tuple[float, float]:
+    """Mean of exp(−ΔH) over all proposals, None where one diverged, and its standard error.
+
+    In a stationary chain it is 1 whatever the step size, if from where a trajectory ends another
+    one leads back. So it tells whether HMC is exact as it was computed, roundings and all.
+    """
+    ratios = np.exp(-np.array([math.inf if change is None else change for change in changes]))
+    return float(ratios.mean()), float(ratios.std(ddof=1) / len(ratios) ** 0.5)
+
+
+def diagnose(draws: np.ndarray) -> dict[str, float]:
+    """Mean, standard deviation, R-hat, bulk and tail ESS of one quantity."""
+    return {
+        "mean": float(draws.mean()),
+        "std": float(draws.std()),
+        "rhat": rhat(draws),
+        "ess_bulk": ess_bulk(draws),
+        "ess_tail": ess_tail(draws),
+    }
+
+
+def rhat(draws: np.ndarray) -> float:
+    """The larger of the R-hats of location and of scale (folded), rank-normalised and split."""
+    halves = split(draws)
+    folded = np.abs(halves - np.median(halves))
+    return max(_basic_rhat(rank_normalise(halves)), _basic_rhat(rank_normalise(folded)))
+
+
+def ess_bulk(draws: np.ndarray) -> float:
+    """Effective sample size for the location: of the rank-normalised draws."""
+    return _basic_ess(rank_normalise(split(draws)))
+
+
+def ess_mean(draws: np.ndarray) -> float:
+    """Effective sample size for the mean of the draws as they are."""
+    return _basic_ess(split(draws))
+
+
+def ess_tail(draws: np.ndarray) -> float:
+    """Effective sample size for the 5% and 95% quantiles, the smaller of the two.
+
+    One that the split draws are all on one side of says nothing.
+    """
+    sides = (split((draws <= np.quantile(draws, share)).astype(float)) for share in (0.05, 0.95))
+    return float(np.fmin(*map(_basic_ess, sides)))
+
+
+def split(draws: np.ndarray) -> np.ndarray:
+    """Each chain as two, its halves (of an odd number the middle draw is left out): [2C, n/2]."""
+    half = draws.shape[1] // 2
+    return np.concatenate([draws[:, :half], draws[:, -half:]])
+
+
+def rank_normalise(draws: np.ndarray) -> np.ndarray:
+    """z = Φ⁻¹((r − 3/8) / (S + 1/4)) with r the rank among all S draws (equation 14)."""
+    ranks = rankdata(draws, method="average").reshape(draws.shape)
+    return ndtri((ranks - 0.375) / (draws.size + 0.25))
+
+
+def _basic_rhat(chains: np.ndarray) -> float:
+    """√(var⁺ / W), equations 1 to 4."""
+    num_draws = chains.shape[1]
+    within = chains.var(axis=1, ddof=1).mean()
+    between = chains.mean(axis=1).var(ddof=1)
+    if not within > 0:  # all chains stand still: in one place, or each in its own
+        return float("inf") if between > 0 else float("nan")
+    return float(np.sqrt((num_draws - 1) / num_draws + between / within))
+
+
+def _basic_ess(chains: np.ndarray) -> float:
+    """S / τ with τ = −1 + 2 Σ_t P_t, P_t = ρ_2t + ρ_2t+1 (Geyer 1992; equations 10 to 13).
+
+    The sum ends at the first negative P_t, or before the last draws, and P_t is made non-increasing
+    before. As in Stan, the ρ_2t of the pair where it ends is added if it is positive.
+    """
+    num_chains, num_draws = chains.shape
+    covariance = autocovariance(chains).mean(axis=0)
+    within = covariance[0] * num_draws / (num_draws - 1)
+    variance = covariance[0] + chains.mean(axis=1).var(ddof=1)
+    if not variance > 0:
+        return float("nan")
+    correlation = 1 - (within - covariance) / variance
+    correlation[0] = 1
+    pairs = correlation[: num_draws // 2 * 2].reshape(-1, 2).sum(axis=1)
+    most = max((num_draws - 3) // 2, 1)
+    end = next(iter(np.flatnonzero(pairs[:most] < 0)), most)
+    tau = -1 + 2 * np.minimum.accumulate(pairs[:end]).sum() + max(correlation[2 * end], 0.0)
+    total = num_chains * num_draws
+    return float(total / max(tau, 1 / np.log10(total)))  # antithetic chains: at most S log10 S
+
+
+def autocovariance(chains: np.ndarray) -> np.ndarray:
+    """(1/n) Σ_i (x_i − x̄)(x_{i+t} − x̄) of each chain for t = 0 … n − 1, by FFT."""
+    num_draws = chains.shape[1]
+    centred = chains - chains.mean(axis=1, keepdims=True)
+    spectrum = np.fft.rfft(centred, n=2 * num_draws)
+    return np.fft.irfft(np.abs(spectrum) ** 2)[:, :num_draws] / num_draws
+
+
+class Quantities:
+    """The numbers of a sample that are diagnosed: of its function, and of its weights.
+
+    Functions: test log-likelihood, training NLL, and for some test images the probability that
+    all wrong classes get together (1 − p has the same ranks as p, but keeps its digits near 0).
+    Weights: projections on random directions, of all weights and of the output layer.
+    """
+
+    def __init__(self, network: Network, labels: Tensor, seed: int):
+        self._labels = labels.unsqueeze(1)
+        self._images = torch.linspace(0, len(labels) - 1, NUM_IMAGES).long().to(labels.device)
+        outputs, inputs = network.shapes[-1]
+        sizes = {"weights": network.num_weights, "output_layer": outputs * (inputs + 1)}
+        self._directions = {
+            name: torch.randn(
+                NUM_PROJECTIONS, size, generator=generator(seed, "projections", name)
+            ).to(labels.device)
+            / size**0.5
+            for name, size in sizes.items()
+        }
+        self.names = ["test_log_likelihood", "train_nll", "mean_squared_weight"]
+        self.names += [f"probability/{i}" for i in self._images.tolist()]
+        self.names += [f"{name}/{i}" for name in sizes for i in range(NUM_PROJECTIONS)]
+
+    def measure(self, weights: Tensor, test_probabilities: Tensor, train_nll: float) -> Tensor:
+        """The numbers named `names`, in float64."""
+        probabilities = test_probabilities.double()
+        chosen = probabilities.gather(1, self._labels).squeeze(1)
+        wrong = probabilities[self._images].scatter(1, self._labels[self._images], 0).sum(1)
+        smallest = torch.finfo(test_probabilities.dtype).tiny  # for probabilities rounded to 0
+        scalars = [
+            chosen.clamp(min=smallest).log().sum(),
+            torch.tensor(train_nll, dtype=torch.float64, device=weights.device),
+            weights.double().square().mean(),
+        ]
+        projections = [
+            (directions @ weights[-directions.shape[1] :]).double()
+            for directions in self._directions.values()
+        ]
+        return torch.cat([torch.stack(scalars), wrong, *projections]).cpu()
+
+
+def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
+    """Diagnostics of every quantity of draws [chains, draws, quantities], and of their groups.
+
+    A group is the quantities of one kind, like all probabilities; it is as good as its worst.
+    Quantities that never vary, like the probability of an image that is always sure, have no
+    R-hat and no ESS, and do not count in their group; one without any others is empty. R-hat is
+    infinite (in JSON null) where chains stand still in different places.
+    """
+    each = {name: diagnose(draws[:, :, i]) for i, name in enumerate(names)}
+    groups: dict[str, list[dict]] = {}
+    for name, numbers in each.items():
+        groups.setdefault(name.split("/")[0], []).append(numbers)
+    return {
+        "chains": draws.shape[0],
+        "draws_per_chain": draws.shape[1],
+        "hours": hours,
+        "groups": {name: _summary(members, hours) for name, members in groups.items()},
+        "quantities": each,
+    }
+
+
+def _summary(members: list[dict], hours: float) -> dict:
+    columns = {key: np.array([numbers[key] for numbers in members]) for key in members[0]}
+    columns = {key: values[~np.isnan(values)] for key, values in columns.items()}
+    if not all(len(values) for values in columns.values()):
+        return {}
+    median = float(np.median(columns["ess_bulk"]))
+    return {
+        "largest_rhat": float(columns["rhat"].max()),
+        "smallest_ess_bulk": float(columns["ess_bulk"].min()),
+        "median_ess_bulk": median,
+        "smallest_ess_tail": float(columns["ess_tail"].min()),
+        "median_ess_bulk_per_hour": median / hours,
+    }

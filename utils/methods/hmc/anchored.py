@@ -1,0 +1,45 @@
+"""A start for chains that already looks like a sample of the posterior.
+
+Weights of the posterior have the size of their prior N(0, 1), which those of trained networks are
+far below. An anchored MAP minimises NLL + ½ ‖θ − θ₀‖² with θ₀ drawn from the prior (Pearce et al.
+2020, "Uncertainty in neural networks: approximately Bayesian ensembling"): it fits the data with
+weights that are almost where the prior put them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from utils.data.datasets import Dataset
+from utils.methods.training import TrainingSettings, start_training, train
+from utils.networks.mlp import Network
+
+import torch
+from torch import Tensor
+
+LEARNING_RATES = (0.01, 0.003, 0.001)  # of Adam, one after the other
+BATCH_SIZE = 250
+
+
+def anchored_maps(
+    network: Network,
+    data: Dataset,
+    streams: list[torch.Generator],
+    seed: int,
+    epochs: int,
+    on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
+) -> Tensor:
+    """An anchored MAP [K, d] for each stream that an anchor is drawn from.
+
+    There are so many epochs at each of the learning rates.
+    """
+    prior = [torch.randn(network.num_weights, generator=stream) for stream in streams]
+    anchors = torch.stack(prior).to(data.train_images.device)
+    settings = TrainingSettings("Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=1.0)
+    state = replace(start_training(anchors, settings), anchors=anchors)
+    for rate in LEARNING_RATES:
+        state, _ = train(
+            network, state, data.train_images, data.train_labels,
+            replace(settings, learning_rate=rate), seed=seed, num_epochs=epochs,
+            on_epoch=on_epoch,
+        )  # fmt: skip
+    return state.weights

@@ -1,0 +1,29 @@
+"""Predictive distributions of networks, and of posteriors as averages over their samples."""
+
+from collections.abc import Iterable
+
+from utils.networks.mlp import Network, logits
+
+import torch
+from torch import Tensor
+
+# Rows that pass through a network at a time: their activations stay in the processor's cache.
+CHUNK_ROWS = 2000
+
+
+def class_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:
+    """Softmax outputs [N, classes] of the network with one weight vector, in float64.
+
+    In float32 a probability below 1e-45 would be 0, and its −log infinite.
+    """
+    chunks = (logits(network, weights, rows) for rows in inputs.split(CHUNK_ROWS))
+    return torch.cat([chunk.softmax(-1, dtype=torch.float64) for chunk in chunks])
+
+
+def mean_probabilities(network: Network, samples: Iterable[Tensor], inputs: Tensor) -> Tensor:
+    """Average [N, classes] over weight vectors of what each predicts, summed in float64."""
+    total, count = 0, 0
+    for weights in samples:
+        total = total + class_probabilities(network, weights, inputs)
+        count += 1
+    return total / count

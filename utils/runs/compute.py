@@ -1,0 +1,97 @@
+"""What computes: the device, and the matrix multiplication that suits this machine best.
+
+PyTorch's CPU builds carry two fp32 matmuls, MKL and oneDNN; which of them is faster, and whether
+oneDNN keeps fp32 accuracy when asked through `set_float32_matmul_precision("medium")`, differs
+between processors (with AMX the switch rounds to bf16). So both are timed and checked here
+when a run is opened, and everything that follows uses the winner.
+"""
+
+import platform
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from utils.runs.config import DEVICES
+from utils.runs.errors import UserError
+
+import torch
+
+CANDIDATES = {"default": "highest", "onednn": "medium"}
+# A switch must gain more than timing noise, or two equal kernels would alternate between runs.
+WORTHWHILE_GAIN = 1.2
+# oneDNN and MKL sum in different orders; bf16 would be off by a factor of thousands.
+ACCURACY_SLACK = 4.0
+
+
+class MatmulMeasurement(NamedTuple):
+    gflops: float
+    error: float  # largest absolute error against float64
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is CUDA where there is one."""
+    if name not in DEVICES:
+        raise UserError(f"device must be one of {', '.join(DEVICES)}, got {name!r}.")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UserError("There is no CUDA device here: use --device cpu, or auto.")
+    return torch.device("cuda" if available and name in ("cuda", "auto") else "cpu")
+
+
+def processor() -> str:
+    """The model of this machine's CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def choose_matmul(device: torch.device, name: str = "auto") -> str:
+    """Select the matmul called `name`, or the fastest accurate one, and return its name.
+
+    A resumed run must name the kernel it was begun with, to go on with the same bits.
+    """
+    if name == "onednn" and device.type == "cpu" and name not in _accurate(measure_matmuls()):
+        raise UserError(
+            "On this machine the matrix product 'onednn' rounds to less than float32: give "
+            "--matmul default, or resume the run where it was begun."
+        )
+    if device.type != "cpu":
+        name = "default"  # there, any other precision would round the products
+    elif name == "auto":
+        name = _fastest_accurate()
+    torch.set_float32_matmul_precision(CANDIDATES[name])
+    return name
+
+
+def measure_matmuls(rows: int = 1000, repeats: int = 8) -> dict[str, MatmulMeasurement]:
+    """Speed and error of each candidate on a layer of the paper's network, interleaved."""
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.rand(rows, 784, generator=random)
+    weights = torch.randn(512, 784, generator=random)
+    exact = inputs.double() @ weights.double().T
+    seconds = dict.fromkeys(CANDIDATES, float("inf"))
+    errors = {}
+    before = torch.get_float32_matmul_precision()
+    for _ in range(repeats):
+        for name, precision in CANDIDATES.items():
+            torch.set_float32_matmul_precision(precision)
+            start = time.perf_counter()
+            product = inputs @ weights.T
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            errors[name] = (product - exact).abs().max().item()
+    torch.set_float32_matmul_precision(before)
+    operations = 2 * inputs.numel() * len(weights)
+    return {n: MatmulMeasurement(operations / seconds[n] / 1e9, errors[n]) for n in CANDIDATES}
+
+
+def _fastest_accurate() -> str:
+    measured = measure_matmuls()
+    fastest = max(_accurate(measured), key=lambda name: measured[name].gflops)
+    gained = measured[fastest].gflops > WORTHWHILE_GAIN * measured["default"].gflops
+    return fastest if gained else "default"
+
+
+def _accurate(measured: dict[str, MatmulMeasurement]) -> list[str]:
+    limit = ACCURACY_SLACK * measured["default"].error
+    return [name for name, found in measured.items() if found.error <= limit]
