@@ -30,7 +30,7 @@ from utils.data.datasets import FILES
 from utils.report.page import write_report
 from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, Parser, changes, grown_fields, load_configs
+from utils.runs.config import Config, Parser, changes, grown_fields, load_config
 from utils.runs.errors import UserError
 from utils.runs.jobs import start_child
 from utils.runs.progress import duration
@@ -219,7 +219,7 @@ def plan(steps: list[Step], results: Results, options: argparse.Namespace) -> li
     tasks = []
     for step in steps:
         arguments = arguments_of(step, results, options)
-        config = load_config(step, arguments)
+        config = config_of(step, arguments)
         tasks.append(Task(step, results.runs[step.kind], config, arguments))
     return tasks
 
@@ -234,15 +234,10 @@ def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> l
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def load_config(step: Step, arguments: list[str]) -> Config:
+def config_of(step: Step, arguments: list[str]) -> Config:
     """The settings that the step's script would have."""
     config_class = typing.get_type_hints(importlib.import_module(step.script).main)["config"]
-    first, *others = load_configs(config_class, step.script, arguments)
-    if others:
-        raise UserError(
-            f"A preset has one run of each script: take 'sweep' out of its {step.script}."
-        )
-    return first
+    return load_config(config_class, step.script, arguments)
 
 
 def asked_for(tasks: list[Task], results: Results, options: argparse.Namespace) -> dict[str, str]:

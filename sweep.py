@@ -26,14 +26,14 @@ from pathlib import Path
 
 from utils.report import figures
 from utils.report.tables import print_table
-from utils.runs.config import Config, Parser, changes, grown_fields, load_configs, point_label
+from utils.runs.config import Config, Parser, changes, grown_fields, load_config
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping, save_figure, save_json
 from utils.runs.jobs import Job, run_jobs, threads_for_each
 from utils.runs.progress import duration, progress_bar
 from utils.runs.run import lock_directory, run_directory
 from utils.runs.script import ends_in_a_sentence
-from utils.runs.sweeps import Sweep, as_arguments, choose_points, read_sweep
+from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 
 import yaml
 
@@ -154,12 +154,10 @@ def make_point(
     settings = fixed | chosen | {"run_name": point_label(chosen)}
     arguments = [*sweep.arguments, *as_arguments(settings), "--resume"]
     try:
-        configs = load_configs(config_class, Path(sweep.program).stem, arguments)
+        config = load_config(config_class, Path(sweep.program).stem, arguments)
     except UserError as error:
         raise UserError(f"{sweep.path}, {point_label(chosen)}: {error}") from None
-    if len(configs) > 1:
-        raise UserError(f"{sweep.path}: the config that it names has a 'sweep' of its own.")
-    return Point(chosen, tuple(arguments), configs[0], run_directory(configs[0], kind))
+    return Point(chosen, tuple(arguments), config, run_directory(config, kind))
 
 
 def check_distinct(sweep: Sweep, points: list[Point]) -> None:

@@ -11,7 +11,7 @@ from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import chain_record
 from utils.methods.hmc.potential import Force, ListSettings
 from utils.networks.mlp import Network, logits
-from utils.runs.config import load_configs
+from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
 
 import numpy as np
@@ -188,7 +188,7 @@ def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
     ],
 )  # fmt: skip
 def test_settings_are_those_that_were_promised(name, expected):
-    (config,) = load_configs(MNIST_HMC.HMCConfig, "MNIST_HMC", ["--config_name", name])
+    config = load_config(MNIST_HMC.HMCConfig, "MNIST_HMC", ["--config_name", name])
     assert {field: getattr(config, field) for field in expected} == expected
     everything = {"dataset": "MNIST", "num_chains": 1, "store_every": 1}
     everything |= {} if name == "quick" else {"num_train": None}

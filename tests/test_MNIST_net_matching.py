@@ -5,7 +5,7 @@ import json
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data.datasets import load_dataset
 from utils.networks.mlp import Network, hidden_activations, initial_weights, logits
-from utils.runs.config import load_configs
+from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
@@ -135,7 +135,7 @@ def direct(request, run, data_dir):
 )  # fmt: skip
 def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
     with pytest.raises(UserError, match=f"--{given}; the nearest there is: --{meant}."):
-        load_configs(NetMatchingConfig, "MNIST_net_matching", [f"--{given}"])
+        load_config(NetMatchingConfig, "MNIST_net_matching", [f"--{given}"])
 
 
 def test_results_are_those_of_the_networks_it_leaves(direct):

@@ -29,7 +29,7 @@ class Calls:
         self.made, self.failing = [], set()
 
     def leave(self, step, arguments, seconds=60.0, finished=True):
-        config = reproduce.load_config(step, arguments)
+        config = reproduce.config_of(step, arguments)
         directory = run_directory(config, step.kind)
         if "--overwrite" in arguments:
             shutil.rmtree(directory)
@@ -388,7 +388,7 @@ def test_what_would_stop_a_later_step_is_found_before_the_first(calls, refused, 
     (configs / "MNIST_eval_pruning" / "quick.yaml").write_text("kept_percnt: 3\n")
     assert "Unknown setting kept_percnt" in refused()
     (configs / "MNIST_eval_pruning" / "quick.yaml").write_text("sweep: {seed: [1, 2]}\n")
-    assert "take 'sweep' out of its MNIST_eval_pruning" in refused()
+    assert "has a 'sweep', but a config describes one run" in refused()
     assert calls.made == []
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -254,20 +253,6 @@ def test_mistakes_on_the_command_line(run_sweep, arguments, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_config_with_a_grid_of_its_own_is_refused(command, run_sweep, tmp_path):
-    shutil.copy(REPOSITORY / "configs" / "MNIST_VI" / "quick.yaml", tmp_path / "grid.yaml")
-    with (tmp_path / "grid.yaml").open("a") as file:
-        file.write("sweep:\n  activation: [relu, tanh]\n")
-    parameters = {"config": {"value": str(tmp_path / "grid.yaml")}, "seed": {"values": [1]}}
-    given = command(parameters)
-    content = yaml.safe_load(Path(given[1]).read_text())
-    del content["parameters"]["config_name"]
-    Path(given[1]).write_text(yaml.safe_dump(content))
-    done = run_sweep(given)
-    assert done.returncode == 2
-    assert "has a 'sweep' of its own" in done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs" / "sweeps").glob("*.yaml")))

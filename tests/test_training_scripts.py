@@ -11,7 +11,7 @@ from utils.data.datasets import load_dataset
 from utils.methods.training import TrainingSettings
 from utils.networks.mlp import Network, initial_weights, logits
 from utils.posteriors.gaussian import GaussianPosterior
-from utils.runs.config import load_configs
+from utils.runs.config import load_config
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -143,7 +143,7 @@ def test_the_papers_settings_are_the_default():
     for name, own in papers.items():
         module = runpy.run_path(f"{name}.py")
         (config_class,) = (c for n, c in module.items() if n in ("EnsembleConfig", "VIConfig"))
-        (config,) = load_configs(config_class, name, [])
+        config = load_config(config_class, name, [])
         expected = common | own | {"activation": "relu", "num_train": None}
         assert {key: getattr(config, key) for key in expected} == expected
 
@@ -242,12 +242,3 @@ def test_same_seed_same_weights_other_seed_others(script, tmp_path):
     )
     assert np.array_equal(a, b)
     assert not np.isin(a[:, :100], c[:, :100]).any()
-
-
-def test_a_sweep_makes_a_run_of_each_point(script, tmp_path):
-    sweep = tmp_path / "sizes.yaml"
-    sweep.write_text("num_train: 300\nnum_epochs: 1\nsweep:\n  hidden_sizes: [[4], [8]]\n")
-    done = script("MNIST_VI", "--config", sweep)
-    assert done.returncode == 0, done.stderr
-    runs = sorted(path.name for path in (tmp_path / "default").iterdir())
-    assert runs == ["VI-MNIST-sizes-hidden_sizes=[4]", "VI-MNIST-sizes-hidden_sizes=[8]"]

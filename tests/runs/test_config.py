@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from utils.runs import config
-from utils.runs.config import Config, changes, load_configs, option
+from utils.runs.config import Config, changes, load_config, option
 from utils.runs.errors import UserError
 
 import pytest
@@ -32,8 +32,7 @@ def write(tmp_path, name, text):
 
 
 def load(*arguments):
-    (loaded,) = load_configs(ToyConfig, "Toy", list(arguments))
-    return loaded
+    return load_config(ToyConfig, "Toy", list(arguments))
 
 
 def test_yaml_overrides_defaults_and_the_command_line_overrides_yaml():
@@ -59,16 +58,6 @@ def test_a_file_can_be_given_by_its_path(tmp_path):
     (tmp_path / "mine.yaml").write_text("num_epochs: 9\n")
     loaded = load("--config", str(tmp_path / "mine.yaml"))
     assert (loaded.num_epochs, loaded.config_name) == (9, "mine")
-
-
-def test_sweep_makes_a_run_of_every_grid_point(tmp_path):
-    write(tmp_path, "grid", "sweep:\n  step_size: [0.1, 0.2]\n  seed: [1, 2, 3]\n")
-    points = load_configs(ToyConfig, "Toy", ["--config_name", "grid", "--run_name", "x"])
-    assert len({(p.step_size, p.seed) for p in points}) == 6
-    assert points[0].run_name == "x-step_size=0.1,seed=1"
-    assert len({p.run_name for p in points}) == 6
-    fixed = load_configs(ToyConfig, "Toy", ["--config_name", "grid", "--step_size", "0.5"])
-    assert [p.step_size for p in fixed] == [0.5] * 3
 
 
 @pytest.mark.parametrize(
@@ -110,9 +99,9 @@ def test_mistakes_on_the_command_line(arguments, sentence):
         ("seed: 2023-99-99\n", ["bad.yaml has a value that YAML cannot read: month must be in"]),
         ("a: \0\n", ["bad.yaml is not valid YAML: special characters are not allowed."]),
         ("resume: true\n", ["resume has no meaning in", "give --resume on the command line"]),
-        ("sweep:\n  config_name: [base]\n", ["config_name has no meaning in"]),
         ("- 1\n", ["must hold 'key: value' lines"]),
-        ("sweep:\n  step_size: 3\n", ["sweep.step_size in", "must be a list of values"]),
+        ("sweep:\n  seed: [1]\n", ["bad.yaml has a 'sweep'", "`python sweep.py FILE`"]),
+        ("step_size: [0.1, 0.2]\n", ["number, got [0.1, 0.2]", "`python sweep.py FILE`"]),
     ],
 )
 def test_mistakes_in_a_yaml_file(tmp_path, text, sentences):
@@ -140,9 +129,6 @@ def test_help_names_every_field_with_unit_and_default(capsys):
 def test_a_key_given_twice_is_named_with_its_file_and_lines(tmp_path):
     write(tmp_path, "bad", "step_size: 0.2\nseed: 1\n\nstep_size: 0.3\n")
     with pytest.raises(UserError, match=r"bad.yaml has 'step_size' twice, in lines 1 and 4"):
-        load("--config_name", "bad")
-    write(tmp_path, "bad", "sweep:\n  seed: [1]\n  seed: [2]\n")
-    with pytest.raises(UserError, match=r"bad.yaml has 'seed' twice, in lines 2 and 3"):
         load("--config_name", "bad")
     write(tmp_path, "good", "base: &base {}\nseed: 1\n")  # anchors are no keys
     with pytest.raises(UserError, match="Unknown setting base"):
@@ -174,10 +160,3 @@ def test_a_run_of_a_wandb_agent_has_a_directory_of_its_own():
     assert (loaded.run_name, loaded.run_batch_name, loaded.resume) == ("r9", "sweep-s1", True)
     named = load("--run_name", "mine", "--run_batch_name", "monday", "--overwrite")
     assert (named.run_name, named.run_batch_name, named.overwrite) == ("mine-r9", "monday", True)
-
-
-@pytest.mark.usefixtures("_agent")
-def test_a_wandb_agents_run_is_no_grid(tmp_path):
-    write(tmp_path, "grid", "sweep:\n  seed: [1, 2]\n")
-    with pytest.raises(UserError, match=r"one point: take 'sweep' out of .*grid.yaml"):
-        load("--config_name", "grid")

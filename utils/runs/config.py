@@ -8,7 +8,6 @@ are at once the YAML keys and the command-line flags. Whatever a user gets wrong
 import argparse
 import dataclasses
 import difflib
-import itertools
 import math
 import os
 import typing
@@ -22,6 +21,10 @@ import yaml
 DEVICES = ("auto", "cpu", "cuda")
 # What names a config or how to begin with it cannot stand in the config itself.
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
+SWEEP_ADVICE = (
+    "to try several values, list them in a sweep file such as configs/sweeps/vi_learning_rate.yaml "
+    "and run it with `python sweep.py FILE`"
+)
 CONFIG_ROOT = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -128,28 +131,15 @@ def grown_fields(config, recorded: dict) -> list[str]:
     return [name for name in growing if getattr(config, name) > recorded.get(name, math.inf)]
 
 
-def load_configs(config_class, script: str, arguments: list[str], description: str = "") -> list:
-    """The configs one call asks for: a single one, or one for each point of the YAML's `sweep`."""
+def load_config(config_class, script: str, arguments: list[str], description: str = ""):
+    """Return the settings of one run: the script's defaults, its YAML file, the command line."""
     given = _read_command_line(config_class, script, arguments, description)
-    settings, sweep, source = _read_yaml(config_class, script, given)
+    settings = _read_yaml(config_class, script, given)
     command_line = {k: _convert(config_class, k, v, f"--{k}") for k, v in given.items()}
-    sweep = {key: values for key, values in sweep.items() if key not in command_line}
     agent_id = wandb_agent_run()
-    if agent_id and sweep:
-        raise UserError(f"A run of a wandb agent is one point: take 'sweep' out of {source}.")
-    configs = []
-    for point in itertools.product(*sweep.values()):
-        chosen = dict(zip(sweep, point, strict=True))
-        merged = _agent_settings(agent_id) | settings | chosen | command_line
-        names = [merged.get("run_name", ""), point_label(chosen), agent_id]
-        merged["run_name"] = "-".join(filter(None, names))
-        configs.append(_build(config_class, merged, source))
-    return configs
-
-
-def point_label(chosen: dict) -> str:
-    """What a point of a sweep is called in its run's name."""
-    return ",".join(f"{key}={value}" for key, value in chosen.items()).replace("/", "_")
+    merged = _agent_settings(agent_id) | settings | command_line
+    merged["run_name"] = "-".join(filter(None, [merged.get("run_name", ""), agent_id]))
+    return _build(config_class, merged)
 
 
 def wandb_agent_run() -> str | None:
@@ -158,13 +148,13 @@ def wandb_agent_run() -> str | None:
 
 
 def _agent_settings(agent_id: str | None) -> dict:
-    """What goes without saying for a run of a wandb agent: its id makes its directory its own."""
+    """Return the defaults of a wandb agent's run: its sweep's own batch, resumed."""
     if agent_id is None:
         return {}
     return {"run_batch_name": f"sweep-{os.environ['WANDB_SWEEP_ID']}", "resume": True}
 
 
-def _build(config_class, values: dict, source: str):
+def _build(config_class, values: dict):
     if values.get("config"):
         values = values | {"config_name": Path(values["config"]).stem}
     config = config_class(**values)
@@ -178,24 +168,16 @@ def _build(config_class, values: dict, source: str):
     return config
 
 
-def _read_yaml(config_class, script: str, given: dict) -> tuple[dict, dict, str]:
-    """Settings and sweep axes of the YAML file that the command line (or the default) names."""
+def _read_yaml(config_class, script: str, given: dict) -> dict:
+    """Return the settings in the YAML file that the command line (or the default) names."""
     path = _yaml_path(config_class, script, given)
     content = read_yaml(path)
-    sweep = content.pop("sweep", None) or {}
-    if not isinstance(sweep, dict):
-        raise UserError(f"'sweep' in {path} must hold lines 'key: [value, value]'.")
-    source = str(path)
+    if "sweep" in content:
+        raise UserError(f"{path} has a 'sweep', but a config describes one run: {SWEEP_ADVICE}.")
     for key in COMMAND_LINE_ONLY:
-        if key in content or key in sweep:
-            raise UserError(f"{key} has no meaning in {source}: give --{key} on the command line.")
-    settings = {k: _convert(config_class, k, v, f"{k} in {source}") for k, v in content.items()}
-    axes = {}
-    for key, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise UserError(f"sweep.{key} in {source} must be a list of values, got {values!r}.")
-        axes[key] = [_convert(config_class, key, v, f"sweep.{key} in {source}") for v in values]
-    return settings, axes, source
+        if key in content:
+            raise UserError(f"{key} has no meaning in {path}: give --{key} on the command line.")
+    return {k: _convert(config_class, k, v, f"{k} in {path}") for k, v in content.items()}
 
 
 def read_yaml(path: Path) -> dict:
@@ -312,7 +294,8 @@ def _to_type(value, kind, source: str):
         if not isinstance(value, list):
             raise UserError(f"{source} must be a list, got {value!r}.")
         return [_to_type(item, typing.get_args(kind)[0], source) for item in value]
-    wrong = UserError(f"{source} must be {_TYPE_NAMES[kind]}, got {value!r}.")
+    advice = f"; {SWEEP_ADVICE}" if isinstance(value, list) else ""
+    wrong = UserError(f"{source} must be {_TYPE_NAMES[kind]}, got {value!r}{advice}.")
     if kind is bool or isinstance(value, bool):
         if kind is bool and isinstance(value, bool):
             return value

@@ -1,4 +1,4 @@
-"""How a script begins and ends: with every config it is asked for, and with a sentence.
+"""How a script begins and ends: with its settings, and with a sentence if something is wrong.
 
 Exit code 2 is for what the user can mend, 130 for a run that was asked to stop and can go on.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from utils.runs.config import load_configs
+from utils.runs.config import load_config
 from utils.runs.errors import UserError
 
 import torch
@@ -29,11 +29,10 @@ class Stopped(Exception):
 
 
 def run_script(main: Callable, config_class, script_file: str, description: str) -> None:
-    """Call `main` with every config that the command line asks for; report errors in a sentence."""
+    """Call `main` with the settings on the command line; report errors in a sentence."""
     script = Path(script_file).stem
     with ends_in_a_sentence(script, resume_command()):
-        for config in load_configs(config_class, script, sys.argv[1:], description):
-            main(config)
+        main(load_config(config_class, script, sys.argv[1:], description))
 
 
 @contextmanager

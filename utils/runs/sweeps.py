@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from utils.runs.config import point_label, read_yaml
+from utils.runs.config import read_yaml
 from utils.runs.errors import UserError
 
 import numpy as np
@@ -316,6 +316,11 @@ def _draws(axes: dict[str, Axis], seed: int):
             seen.add(point_label(point))
             repeats = 0
             yield point
+
+
+def point_label(chosen: dict) -> str:
+    """Return the name of a point, which is that of its run."""
+    return ",".join(f"{key}={value}" for key, value in chosen.items()).replace("/", "_")
 
 
 def as_arguments(settings: dict) -> list[str]:
