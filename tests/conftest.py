@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,10 +147,10 @@ def made_up_runs():
     """Leave finished runs at the points of a command of sweep.py, with these summaries."""
     import sweep  # not needed by most tests
 
-    def make(command: list[str], summaries: list[dict]) -> list[Path]:
+    def make(command: list[str], summaries: Iterable[dict]) -> list[Path]:
         options = sweep.read_options(command[1:])
-        points = sweep.plan(sweep.read_sweep(options.file), options)
-        for point, summary in zip(points, summaries, strict=True):
+        points = sweep.plan(sweep.read_sweep(sweep.find_file(options.file)), options)
+        for point, summary in zip(points, summaries, strict=False):
             point.directory.mkdir(parents=True)
             recorded = yaml.safe_dump(dataclasses.asdict(point.config))
             (point.directory / "config.yaml").write_text(recorded)

@@ -1,4 +1,4 @@
-"""Commands run side by side, each as a process of its own with a log file of its own."""
+"""Run commands side by side, each as a process with a log file of its own."""
 
 import ctypes
 import os
@@ -6,117 +6,91 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from utils.runs.script import Stopped
 
-SECONDS_BETWEEN_LOOKS = 0.1
+POLL_SECONDS = 0.1
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
-@dataclass(frozen=True)
-class Job:
-    command: tuple[str, ...]
-    log: Path  # what it prints is added here
-
-
-class Interruption:
-    """How often the user has asked for the end."""
-
-    times = 0
-
-
 def run_jobs(
-    jobs: list[Job], at_a_time: int, environment: dict, on_end: Callable[[Job], None]
-) -> None:
-    """Run jobs to their ends; `on_end` hears of each.
+    commands: dict[Path, Sequence[str]], at_a_time: int, environment: dict,
+    on_end: Callable[[Path], None],
+) -> None:  # fmt: skip
+    """Run every command, append its output to its log file, and call `on_end(log)` when it ends.
 
-    Ctrl-C and SIGTERM are handed on to the jobs that run, so that they save their work and end;
-    then Stopped is raised. What `on_end` raises stops the others in the same way.
+    Ctrl-C and SIGTERM are passed on to the running jobs as SIGTERM, so that they save their work;
+    when they have ended, Stopped is raised. If `on_end` raises, the other jobs are ended likewise.
     """
-    waiting, running = list(jobs), {}
+    waiting, running, signals = list(commands), {}, []
+
+    def pass_on(signum, frame):
+        if not signals:
+            print("\nStopping: the running jobs save their work first. Press Ctrl-C again to stop "
+                  "them at once.", file=sys.stderr)  # fmt: skip
+        signals.append(signum)
+        _terminate(running)
+
+    handlers = {s: signal.signal(s, pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _handed_on(running) as interruption:
-            while running or (waiting and not interruption.times):
-                while waiting and len(running) < at_a_time and not interruption.times:
-                    job = waiting.pop(0)
-                    running[job] = _start(job, environment)
-                    if interruption.times:  # that came while this one was not among the running
-                        running[job].send_signal(signal.SIGTERM)
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-                for job in [job for job, process in running.items() if process.poll() is not None]:
-                    running.pop(job)
-                    if not interruption.times:
-                        on_end(job)
-            if interruption.times:
-                raise Stopped
+        while running or (waiting and not signals):
+            while waiting and len(running) < at_a_time and not signals:
+                log = waiting.pop(0)
+                running[log] = _start(commands[log], log, environment)
+                if signals:  # one that came before this process was in `running`
+                    running[log].send_signal(signal.SIGTERM)
+            time.sleep(POLL_SECONDS)
+            for log in [log for log, process in running.items() if process.poll() is not None]:
+                del running[log]
+                if not signals:
+                    on_end(log)
     finally:
-        _end(running)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        _terminate(running)
+        for process in running.values():
+            process.wait()
+    if signals:
+        raise Stopped
 
 
-def _start(job: Job, environment: dict) -> subprocess.Popen:
-    """The job's process, which does not get the terminal's Ctrl-C: it is handed on, once."""
-    with open(job.log, "ab") as log:
+def _terminate(running: dict[Path, subprocess.Popen]) -> None:
+    for process in running.values():
+        process.send_signal(signal.SIGTERM)
+
+
+def _start(command: Sequence[str], log: Path, environment: dict) -> subprocess.Popen:
+    """Start a job outside the terminal's process group, so that Ctrl-C reaches it only once."""
+    with open(log, "ab") as output:
         return start_child(
-            job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env=os.environ | environment, start_new_session=True,
         )  # fmt: skip
 
 
 def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:
-    """A process that on Linux is sent SIGTERM when this one ends, even by kill -9.
+    """Start a process that on Linux receives SIGTERM when this one ends, even by kill -9.
 
-    To be called in the main thread: the signal comes when the thread that called this ends.
+    Call it in the main thread: the signal is sent when the calling thread ends.
     """
     parent = os.getpid()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def end_with_parent() -> None:
-        # Until the command itself runs, a handler of ours would take the signal, and it be lost.
+        # Until the command replaces this process, our own handler would swallow the signal.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it has ended before that call
+        if os.getppid() != parent:  # the parent ended before prctl was called
             signal.raise_signal(signal.SIGTERM)
 
     prepare = end_with_parent if libc else None
     return subprocess.Popen(command, preexec_fn=prepare, **popen_options)
 
 
-@contextmanager
-def _handed_on(running: dict[Job, subprocess.Popen]) -> Iterator[Interruption]:
-    """Within it, Ctrl-C and SIGTERM go to the running processes."""
-    interruption = Interruption()
-
-    def hand_on(signum, frame):
-        interruption.times += 1
-        for process in running.values():
-            process.send_signal(signal.SIGTERM)
-        if interruption.times == 1:
-            print(
-                "\nStopping; what runs saves its work first. Again to stop it at once.",
-                file=sys.stderr,
-            )
-
-    before = {s: signal.signal(s, hand_on) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interruption
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-
-def _end(running: dict[Job, subprocess.Popen]) -> None:
-    for process in running.values():
-        process.send_signal(signal.SIGTERM)
-    for process in running.values():
-        process.wait()
-
-
 def threads_for_each(at_a_time: int) -> dict[str, str]:
-    """The environment that shares the cores out, unless the user has said how many threads."""
+    """Return the environment that divides the cores among jobs, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
