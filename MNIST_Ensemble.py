@@ -57,6 +57,7 @@ def main(config: EnsembleConfig) -> None:
     run = open_run(config, KIND, device)
     if run.finished:
         return
+    run.select_matmul()
     state = resume_or_start(run, network, settings)
     announce_work(run, network, data, settings, state)
     state = train_members(run, network, data, settings, state)

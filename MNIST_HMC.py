@@ -200,6 +200,8 @@ def share_number(ranks: Ranks, number: float) -> float:
 def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
     """All ranks multiply with the kernel that the first one's run was begun with."""
     names = list(CANDIDATES)
+    if ranks.first:
+        run.select_matmul()
     chosen = names.index(run.meta["matmul"]) if ranks.first else 0
     choose_matmul(device, names[int(share_number(ranks, chosen))])
 

@@ -46,6 +46,7 @@ def main(config: VIConfig) -> None:
     run = open_run(config, KIND, device)
     if run.finished:
         return
+    run.select_matmul()
     state = resume_or_start(run, network)
     announce_work(run, network, data, state)
     state = fit(run, network, data, state)

@@ -166,9 +166,10 @@ def main(config: EvalConfig) -> None:
     sources = find_sources(config)
     data = load_dataset(config.dataset, config.data_dir, sources.num_train).to(device)
     check_network(sources.network, data, sources.paths["HMC"])
-    run = open_run(config, KIND, device, sources.inputs)
+    run = open_run(config, KIND, device, sources.inputs, num_train=sources.num_train)
     if run.finished:
         return
+    run.select_matmul()
     setup = set_up(run, data, sources.network)
     announce_work(setup, sources)
     hmc, low_rank = align_hmc(setup, sources)

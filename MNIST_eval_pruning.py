@@ -38,7 +38,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
-from utils.runs.inputs import identify
+from utils.runs.lookup import identify
 from utils.runs.progress import announce, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
@@ -86,6 +86,7 @@ def main(config: PruningConfig) -> None:
     run = open_run(config, KIND, device, inputs)
     if run.finished:
         return
+    run.select_matmul()
     prunings = list_prunings(space, config.seed)
     announce_work(run, space, data, count_networks(prunings))
     save_histograms(run, space)

@@ -62,6 +62,7 @@ def main(config: NetMatchingConfig) -> None:
     run = open_run(config, KIND, device)
     if run.finished:
         return
+    run.select_matmul()
     state, results = resume_or_start(run, network, data, settings)
     with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:
         while state.epoch < config.num_epochs:

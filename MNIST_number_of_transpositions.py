@@ -85,6 +85,7 @@ def main(config: TranspositionsConfig) -> None:
     run = open_run(config, KIND, device)
     if run.finished:
         return
+    run.select_matmul()
     number, state = resume_or_start(run, network, settings)
     records = load_records(run, number)
     announce_work(run, network, data, settings, number, state)

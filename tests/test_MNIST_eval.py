@@ -434,7 +434,7 @@ def test_other_samples_are_not_taken_for_hmcs(evaluated, script):
     ensemble = evaluated / "default" / "ensemble-MNIST-quick"
     ended = script("MNIST_eval", *QUICK, "--hmc", ensemble, "--ensemble", "none", "--vi", "none")
     assert ended.returncode == 2
-    assert "is a run of MNIST_Ensemble.py, not of MNIST_HMC.py" in ended.stderr
+    assert "is a run of kind ensemble, not HMC" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 

@@ -15,8 +15,7 @@ import reproduce
 from tests.conftest import REPOSITORY
 from utils.runs import config as config_module
 from utils.runs.files import read_mapping
-from utils.runs.inputs import identify
-from utils.runs.run import run_directory
+from utils.runs.lookup import identify, run_directory
 
 import pytest
 import yaml

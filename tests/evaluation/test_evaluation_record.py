@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
-from tests.runs.test_run import CPU, ToyConfig, die
 from tests.posteriors.test_sources import NETWORK, make_samples
+from tests.runs.test_run import CPU, ToyConfig, die
 from utils.evaluation.alignment import Aligned
 from utils.evaluation.evaluation_record import RebasinRecord
 from utils.posteriors.sources import open_samples

@@ -1,7 +1,6 @@
 """Finding runs and reading what they left."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from utils.posteriors.sources import (
 from utils.runs.config import Config
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.run import find_run
 
 import numpy as np
 import pytest
@@ -38,12 +36,14 @@ def config(tmp_path) -> AnyConfig:
     return AnyConfig(out_dir=str(tmp_path))
 
 
-def make_run(out_dir, name: str, ended: int | None, batch: str = "default"):
-    directory = out_dir / batch / name
+def make_run(out_dir, name: str, dataset: str = "MNIST", num_train=None, finished: bool = True):
+    directory = out_dir / "default" / name
     directory.mkdir(parents=True)
-    if ended is not None:
+    recorded = {"dataset": dataset, "num_train": num_train, "config_name": "x", "run_name": ""}
+    save_json(directory / "config.yaml", recorded)  # JSON is YAML
+    save_json(directory / "meta.json", {"wandb_id": name})
+    if finished:
         (directory / "DONE").touch()
-        os.utime(directory / "DONE", (ended, ended))
     return directory
 
 
@@ -61,49 +61,19 @@ def numbers(samples) -> list[int]:
     return [int(weights[0]) for weights in samples]
 
 
-def test_the_newest_finished_run_of_its_kind_is_found(config, tmp_path):
-    make_run(tmp_path, "HMC-MNIST-a", 100)
-    newest = make_run(tmp_path, "HMC-MNIST-b", 300)
-    make_run(tmp_path, "HMC-MNIST-c", 200)
-    make_run(tmp_path, "HMC-MNIST-unfinished", None)
-    make_run(tmp_path, "HMC-KMNIST-d", 400)
-    make_run(tmp_path, "VI-MNIST-e", 500)
-    make_run(tmp_path, "HMC-MNIST-f", 600, batch="other")
-    assert find_run(config, "HMC", "MNIST_HMC.py") == newest
-    assert locate(config, "HMC", "newest") == newest
+def test_the_batchs_finished_run_is_found_or_none_is_wanted(config, tmp_path):
+    make_run(tmp_path, "HMC-MNIST-unfinished", finished=False)
+    run = make_run(tmp_path, "HMC-MNIST-paper")
+    assert locate(config, "HMC", "newest") == run
     assert locate(config, "HMC", "none") is None
-    with pytest.raises(UserError, match=r"python MNIST_Ensemble.py --run_batch_name default"):
-        locate(config, "ensemble", "newest")
-
-
-@pytest.mark.parametrize(
-    ("given", "command"),
-    [
-        ({}, ""),
-        (
-            {"dataset": "KMNIST", "config_name": "quick", "data_dir": "my data"},
-            " --config_name quick --dataset KMNIST",
-        ),
-        ({"config_name": "nobody_has_it"}, ""),
-    ],
-)
-def test_the_command_makes_a_run_where_it_is_looked_for(tmp_path, given, command):
-    out_dir = tmp_path / "runs"
-    config = AnyConfig(out_dir=str(out_dir), **given)
-    places = f" --out_dir {out_dir}" + (" --data_dir 'my data'" if "data_dir" in given else "")
-    expected = f"python MNIST_VI.py --run_batch_name default{command}{places}, or give the path"
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError, match=r"MNIST_VI\.py .* --vi with a path, or --vi none\.$"):
         locate(config, "VI", "newest")
-    assert f"{expected} of one, or --vi none." in str(raised.value)
-    with pytest.raises(UserError, match=r"give the path of one\.$"):
-        locate(config, "HMC", "newest")
 
 
 def test_a_path_must_exist_and_be_of_the_data_set(config, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         locate(config, "HMC", str(tmp_path / "nowhere"))
-    run = make_run(tmp_path, "HMC-KMNIST-a", 1)
-    (run / "config.yaml").write_text("dataset: KMNIST\n")
+    run = make_run(tmp_path, "HMC-KMNIST-a", "KMNIST")
     with pytest.raises(UserError, match="give --dataset KMNIST"):
         locate(config, "HMC", str(run))
 
@@ -279,9 +249,8 @@ def test_no_evaluation_no_pruning(tmp_path):
 
 
 def test_samples_given_as_a_file_are_of_the_data_set_too(config, tmp_path):
-    run = make_run(tmp_path, "HMC-KMNIST-a", 1)
+    run = make_run(tmp_path, "HMC-KMNIST-a", "KMNIST")
     make_samples(run, 3)
-    (run / "config.yaml").write_text("dataset: KMNIST\n")
     with pytest.raises(UserError, match="give --dataset KMNIST"):
         locate(config, "HMC", str(run / "samples.npy"))
 
@@ -301,15 +270,37 @@ def test_double_precision_is_accepted(tmp_path):
     assert open_samples(tmp_path / "a")[2].itemsize == 4
 
 
-@pytest.mark.parametrize(("num_train", "warned"), [("null", True), ("3000", False)])
-def test_posteriors_of_different_images_are_warned_of(tmp_path, capsys, num_train, warned):
-    for name, images in (("hmc", "3000"), ("ensemble", num_train)):
-        make_samples(tmp_path / name, 3)
-        (tmp_path / name / "config.yaml").write_text(f"dataset: MNIST\nnum_train: {images}\n")
-    config = SimpleNamespace(
-        hmc=str(tmp_path / "hmc"), ensemble=str(tmp_path / "ensemble"), vi="none", samples=None,
-        discard=0.0, num_samples=None, dataset="MNIST",
-    )  # fmt: skip
-    find_sources(config)
-    said = "different training images (HMC 3000, ensemble all)" in capsys.readouterr().out
-    assert said == warned
+@pytest.mark.parametrize(("num_train", "warned"), [(None, True), (3000, False)])
+def test_posteriors_of_different_images_are_warned_of(config, tmp_path, capsys, num_train, warned):
+    hmc = make_samples(make_run(tmp_path, "HMC-MNIST-x", num_train=3000), 3)
+    ensemble = make_samples(make_run(tmp_path, "ensemble-MNIST-x", num_train=num_train), 3)
+    given = evaluation(config, hmc=str(hmc), ensemble=str(ensemble), vi="none")
+    find_sources(given)
+    message = "different training images (HMC 3000, ensemble all)"
+    assert (message in capsys.readouterr().out) == warned
+
+
+def test_other_methods_runs_are_found_by_the_chains_network_and_data(config, tmp_path):
+    """Though their configs have other names, and another run is newer."""
+    hmc = make_samples(make_run(tmp_path, "HMC-MNIST-laptop", num_train=3000), 3)
+    wanted = make_samples(make_run(tmp_path, "ensemble-MNIST-quick", num_train=3000), 3)
+    make_samples(make_run(tmp_path, "ensemble-MNIST-paper"), 3)
+    sources = find_sources(evaluation(config, vi="none"))
+    assert sources.paths == {"HMC": hmc, "ensemble": wanted, "VI": None}
+    assert sources.num_train == 3000
+
+
+@pytest.mark.parametrize("kind", ["VI", None])
+def test_samples_of_another_method_are_not_taken_for_hmcs(config, tmp_path, kind):
+    run = make_samples(make_run(tmp_path, "VI-MNIST-x" if kind is None else "renamed"), 3)
+    save_json(run / "meta.json", {"kind": kind} if kind else {})
+    with pytest.raises(UserError, match="is a run of kind VI, not HMC: give another"):
+        find_sources(evaluation(config, hmc=str(run)))
+    others = {"ensemble": "none", "vi": "none"}
+    assert find_sources(evaluation(config, samples=str(run), **others)).label == "samples"
+
+
+def evaluation(config, **given) -> SimpleNamespace:
+    """The settings of an evaluation."""
+    settings = dict.fromkeys(("hmc", "ensemble", "vi"), "newest") | {"samples": None}
+    return SimpleNamespace(**asdict(config), **(settings | given), discard=0.0, num_samples=None)

@@ -67,7 +67,7 @@ def test_samples_that_cannot_go_to_wandb_are_said_to_stay(config, capsys):
     config = replace(config, wandb_samples=True)
     open_run(config, "toy", torch.device("cpu")).finish({})
     assert "leaves no weights that could go to wandb" in capsys.readouterr().out
-    with pytest.raises(UserError, match="take out --wandb_samples"):
+    with pytest.raises(UserError, match="--wandb_samples needs wandb"):
         open_run(replace(config, wandb="disabled", run_name="b"), "toy", torch.device("cpu"))
 
 
@@ -77,8 +77,7 @@ def test_the_last_session_of_a_resumed_offline_run_holds_the_whole_run(config):
     run.log(epoch=1, loss=2.5)
     run.save_checkpoint({"epoch": 1})
     run.log(epoch=2, loss=9.0)  # after the checkpoint: is logged again
-    run._wandb.close()
-    run._metrics.close()
+    run._recorder.stop()
     run._lock.close()
     resumed = open_run(replace(config, resume=True), "toy", torch.device("cpu"))
     resumed.load_checkpoint()
@@ -122,7 +121,9 @@ def _server_that_does_not_answer(monkeypatch):
 
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, capfd):
-    run = wandb_log.start(ToyConfig(), "toy", tmp_path, "abcdef")
+    config = ToyConfig()
+    mode = wandb_log.choose_mode(config)
+    run = wandb_log.start(config, "toy", tmp_path, "abcdef", mode)
     run.log({"epoch": 1, "loss": 2.5})
     run.close()
     assert "logging offline instead" in capfd.readouterr().err
@@ -132,10 +133,19 @@ def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, ca
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_online_where_wandb_does_not_answer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--wandb offline"):
-        wandb_log.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef")
+        wandb_log.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef", "online")
 
 
-def test_an_impossible_mode_in_the_environment_is_an_error(tmp_path, monkeypatch):
+def test_nothing_is_logged_to_wandb_without_being_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_log.choose_mode(ToyConfig()) == "disabled"
+    assert wandb_log.choose_mode(ToyConfig(wandb="offline")) == "offline"
+    with pytest.raises(UserError, match="--wandb_samples needs wandb"):
+        wandb_log.choose_mode(ToyConfig(wandb_samples=True))
+    monkeypatch.setenv("WANDB_API_KEY", "0123")
+    assert wandb_log.choose_mode(ToyConfig()) == "online"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert wandb_log.choose_mode(ToyConfig()) == "offline"
     monkeypatch.setenv("WANDB_MODE", "sometimes")
     with pytest.raises(UserError, match="WANDB_MODE is 'sometimes'; it must be one of online"):
-        wandb_log.start(ToyConfig(), "toy", tmp_path, "abcdef")
+        wandb_log.choose_mode(ToyConfig())

@@ -8,13 +8,11 @@ from utils.data.datasets import Dataset
 from utils.networks.mlp import NETWORK_EXAMPLE, Network
 from utils.posteriors.gaussian import GaussianPosterior
 from utils.runs.errors import UserError, reason
-from utils.runs.files import UNREADABLE, read_mapping
-from utils.runs.inputs import identify
-from utils.runs.run import find_run
+from utils.runs.files import UNREADABLE
+from utils.runs.lookup import PastRun, find_run, identify
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 NEWEST, NONE = "newest", "none"
@@ -171,48 +169,32 @@ def check_network(network: Network, data: Dataset, path: Path) -> None:
         )
 
 
-def locate(config, kind: str, given: str) -> Path | None:
-    """The run of this kind that `given` asks for: the newest finished one, none, or a path."""
+def locate(config, kind: str, given: str, like: PastRun | None = None) -> Path | None:
+    """Return the run of this kind that `given` asks for: the batch's finished one, none, or a path.
+
+    If looked for, it must match `like` in network and data.
+    """
     if given == NONE:
         return None
+    flag = f"--{kind.lower()}"
     if given == NEWEST:
-        without = f", or --{kind.lower()} none" if kind in OPTIONAL else ""
-        return find_run(config, kind, SCRIPTS[kind], f"give the path of one{without}")
+        return find_run(config, kind, SCRIPTS[kind], flag, like, optional=kind in OPTIONAL)
     path = Path(given)
     if not path.exists():
-        raise UserError(f"{path} does not exist; leave it out to use the newest finished run.")
-    _check_dataset(path, config.dataset)
+        raise UserError(f"{path} does not exist; leave it out to use the batch's finished run.")
+    dataset = PastRun(path).dataset or config.dataset
+    if dataset != config.dataset:
+        raise UserError(f"{path} is a run on {dataset}: give --dataset {dataset}.")
     return path
 
 
-def _recorded_config(path: Path) -> dict:
-    """The config of the run that a directory, or a file in it, belongs to; {} if of none."""
-    directory = path if path.is_dir() else path.parent
-    try:
-        return read_mapping(directory / "config.yaml", yaml.safe_load)
-    except UserError:
-        if (directory / "meta.json").exists():
-            raise
-        return {}  # a folder of a user's own, whose config.yaml is about something else
-
-
-def _check_is_hmc(path: Path) -> None:
-    """Other samples are no HMC's, and would be taken for what everything is measured against."""
-    record = (path if path.is_dir() else path.parent) / "meta.json"
-    sessions = read_mapping(record, json.loads).get("sessions", [])
-    command = sessions[0].get("command", "") if sessions else ""
-    script = next(iter(command.split()[1:]), SCRIPTS["HMC"])
-    if script != SCRIPTS["HMC"]:
+def _check_is_hmc(run: PastRun) -> None:
+    """Refuse other samples, which would be taken for what everything is measured against."""
+    if run.kind not in (None, "HMC"):
         raise UserError(
-            f"{path} is a run of {script}, not of {SCRIPTS['HMC']}: give another --hmc, or "
-            "--samples if these are to stand in for HMC's."
+            f"{run.path} is a run of kind {run.kind}, not HMC: give another --hmc, or --samples if "
+            "these are to stand in for HMC's."
         )
-
-
-def _check_dataset(directory: Path, dataset: str) -> None:
-    there = _recorded_config(directory).get("dataset", dataset)
-    if there != dataset:
-        raise UserError(f"{directory} is a run on {there}: give --dataset {there}.")
 
 
 # ---- users' own inputs
@@ -289,13 +271,17 @@ def find_sources(config) -> Sources:
         raise UserError("--samples stands in for HMC's: give either --hmc or --samples.")
     if given["HMC"] == NONE:
         raise UserError("Everything is compared with HMC's samples: give --hmc, or --samples.")
-    paths = {kind: locate(config, kind, path) for kind, path in given.items()}
-    # Before their samples are looked at: a chain that runs may have more of them in a moment.
-    inputs = {kind: identify(path) for kind, path in paths.items() if path}
+    hmc_run = PastRun(locate(config, "HMC", given["HMC"]))
+    # Before its samples are looked at: a chain that runs may have more of them in a moment.
+    inputs = {"HMC": identify(hmc_run.path)}
     label = "samples" if config.samples else "HMC"
     if label == "HMC":
-        _check_is_hmc(paths["HMC"])
-    hmc = open_samples(paths["HMC"], config.discard, config.num_samples)
+        _check_is_hmc(hmc_run)
+    hmc = open_samples(hmc_run.path, config.discard, config.num_samples)
+    paths = {"HMC": hmc_run.path}
+    for kind in (*SAMPLED.values(), "VI"):
+        paths[kind] = locate(config, kind, given[kind], like=hmc_run)
+    inputs |= {kind: identify(path) for kind, path in paths.items() if path and kind != "HMC"}
     others = {name: open_samples(paths[kind]) for name, kind in SAMPLED.items() if paths[kind]}
     network, vi = open_gaussian(paths["VI"]) if paths["VI"] else (hmc.network, None)
     networks = {SAMPLED[name]: samples.network for name, samples in others.items()}
@@ -309,17 +295,14 @@ def find_sources(config) -> Sources:
         print(f"{label if kind == 'HMC' else kind:9} {path or 'left out'}")
     _warn_of_other_data(paths)
     print(f"{len(hmc)} samples of {paths['HMC']} are used; chains: {hmc.num_chains}.")
-    num_train = _recorded_config(paths["HMC"]).get("num_train")
+    num_train = hmc_run.data.get("num_train")
     return Sources(hmc.network, hmc, others, vi, paths, inputs, label, num_train)
 
 
 def _warn_of_other_data(paths: dict[str, Path | None]) -> None:
     """Say so if runs have seen different numbers of images: their posteriors differ."""
-    seen = {
-        kind: _recorded_config(path).get("num_train")
-        for kind, path in paths.items()
-        if path and _recorded_config(path)
-    }
+    data = {kind: PastRun(path).data for kind, path in paths.items() if path}
+    seen = {kind: data["num_train"] for kind, data in data.items() if "num_train" in data}
     if len(set(seen.values())) > 1:
         told = ", ".join(f"{kind} {count or 'all'}" for kind, count in seen.items())
         print(f"Warning: these are posteriors of different training images ({told}).")

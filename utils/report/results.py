@@ -7,7 +7,7 @@ from pathlib import Path
 
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
-from utils.runs.inputs import identify, other_inputs
+from utils.runs.lookup import identify, other_inputs
 
 import yaml
 

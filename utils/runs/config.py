@@ -68,7 +68,8 @@ class Config:
     )
     wandb: str = option(
         "auto",
-        "wandb logging; auto: online if logged in, else offline in the run's directory",
+        "wandb logging; auto: online if logged in, else disabled; the environment variables "
+        "WANDB_PROJECT and WANDB_ENTITY say where runs go",
         choices=("auto", "online", "offline", "disabled"),
         changeable=True,
     )
@@ -111,18 +112,25 @@ class PermutationConfig(TrainingConfig):
             )
 
 
-def changes(config, recorded: dict) -> list[str]:
-    """What makes a run with these settings another one than that which these are recorded for.
+def changed_fields(config, recorded: dict) -> dict[str, tuple]:
+    """Return {name: (recorded, now)} of the settings that make this another run.
 
-    A run goes on with settings that are changeable, or that may grow and have grown.
+    Left out are settings that may change, and numbers that may grow and have grown.
     """
-    current, grown = dataclasses.asdict(config), grown_fields(config, recorded)
-    fixed = [f.name for f in dataclasses.fields(config) if not f.metadata["changeable"]]
-    return [
-        f"{name} was {recorded.get(name)} and is {current[name]}"
-        for name in fixed
-        if name not in ("config", *grown) and recorded.get(name) != current[name]
-    ]
+    now, left_out = dataclasses.asdict(config), ["config", *grown_fields(config, recorded)]
+    return {
+        f.name: (recorded.get(f.name), now[f.name])
+        for f in dataclasses.fields(config)
+        if not f.metadata["changeable"]
+        and f.name not in left_out
+        and recorded.get(f.name) != now[f.name]
+    }
+
+
+def changes(config, recorded: dict) -> list[str]:
+    """Describe each of `changed_fields`."""
+    changed = changed_fields(config, recorded)
+    return [f"{name} was {before} and is {after}" for name, (before, after) in changed.items()]
 
 
 def grown_fields(config, recorded: dict) -> list[str]:

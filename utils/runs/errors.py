@@ -1,10 +1,10 @@
-"""Errors that a user can put right."""
+"""Errors that a user can correct."""
 
 
 class UserError(Exception):
-    """Something the user can put right; shown as one sentence, without a traceback."""
+    """A mistake the user can correct; shown as one sentence, without a traceback."""
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be read, without the number of the system's error."""
+    """Return why a file cannot be read, without the system's error number."""
     return getattr(error, "strerror", None) or str(error)

@@ -1,13 +1,12 @@
-"""Files that appear whole or not at all, in the forms that runs and reports are kept in."""
+"""Files that are whole or absent, and files that grow while a run goes on."""
 
 import json
 import math
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from utils.runs.errors import UserError
 
@@ -15,12 +14,15 @@ import numpy as np
 import torch
 import yaml
 
-# What reading a file raises that is missing, cut off, or not what it should be.
+# Raised on reading a file that is missing, truncated, or of another format.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
+# ---- whole or absent
+
+
 def write_atomically(path: Path, write: Callable) -> None:
-    """Let `write(file)` fill a file that appears at `path` whole, or not at all."""
+    """Let `write(file)` fill a file that then appears at `path` whole, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -34,7 +36,7 @@ def write_atomically(path: Path, write: Callable) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Put names on disk: when the machine goes down, the new file is to be there, not the old."""
+    """Put names on disk, so that after a power failure the new file is there and not the old."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems cannot
@@ -43,25 +45,24 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_mapping(path: Path, parse: Callable[[str], dict]) -> dict:
-    """A mapping that a run has written, or {} where there is none yet."""
+def read_mapping(path: Path, parse: Callable[[str], dict] = json.loads) -> dict:
+    """Read a mapping that a run has written; return {} if the file does not exist."""
     try:
         content = parse(path.read_text()) if path.exists() else {}
     except (ValueError, yaml.YAMLError):
         content = None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: move {path.parent} away, and make it again.")
+        raise UserError(f"{path} is damaged: move {path.parent} away and run it again.")
     return content
-
-
-def cut(file: BinaryIO, length: int) -> None:
-    """Drop what a file that is being appended to has beyond `length` bytes."""
-    file.truncate(length)
-    file.seek(0, os.SEEK_END)  # until the next write tell() would give the old end
 
 
 def save_json(path: Path, content) -> None:
     text = json.dumps(jsonable(content), indent=2) + "\n"
+    write_atomically(path, lambda f: f.write(text.encode()))
+
+
+def save_yaml(path: Path, content: dict) -> None:
+    text = yaml.safe_dump(content, sort_keys=False)
     write_atomically(path, lambda f: f.write(text.encode()))
 
 
@@ -70,7 +71,7 @@ def save_arrays(path: Path, **arrays) -> None:
 
 
 def save_figure(path: Path, figure) -> None:
-    """`figure` as <path>.png and <path>.pdf."""
+    """Save `figure` as <path>.png and <path>.pdf."""
     for suffix in ("png", "pdf"):
         file = path.with_name(f"{path.name}.{suffix}")
         write_atomically(file, lambda f, s=suffix: figure.savefig(f, format=s))
@@ -81,7 +82,7 @@ def as_numpy(array) -> np.ndarray:
 
 
 def jsonable(value):
-    """`value` in plain Python types; JSON has no NaN and no infinity, so these become null."""
+    """Convert to plain Python types; NaN and infinity, which JSON lacks, become null."""
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -93,3 +94,107 @@ def jsonable(value):
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# ---- growing
+#
+# Written in place by plain writes at known positions, not through a memory map: on a full disk a
+# write fails with an error that can be reported, whereas a memory map kills the process.
+
+
+class RecordFile:
+    """A file of one JSON record per line; whatever follows byte `keep` is dropped."""
+
+    def __init__(self, path: Path, keep: int | None = None):
+        if keep and not path.exists():
+            raise _damaged(path)
+        self._path = path
+        self._file = open(path, "a+b")  # noqa: SIM115 (open as long as the run)
+        if keep is not None:
+            self.truncate(keep)
+
+    def append(self, record: dict) -> None:
+        self._file.write(json.dumps(jsonable(record)).encode() + b"\n")
+        self._file.flush()
+
+    def records(self) -> Iterator[dict]:
+        for line in self._path.read_bytes().splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise _damaged(self._path) from None
+
+    def sync(self) -> int:
+        """Put everything on disk and return the file's length."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def truncate(self, length: int) -> None:
+        """Drop whatever the file holds beyond `length` bytes."""
+        if self._path.stat().st_size < length:
+            raise _damaged(self._path)
+        self._file.truncate(length)
+        self._file.seek(0, os.SEEK_END)  # until the next write tell() would return the old end
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArrayFile:
+    """A .npy file [rows, columns] of one dtype, filled row by row.
+
+    Its disk space is allocated on creation, so a full disk shows at the start. With `resumed` it
+    must exist: in a new file the rows written so far would read as zeros.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, int], dtype: str = "float32", resumed: bool = False
+    ):
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+        self._dtype, self._row_bytes = np.dtype(dtype), shape[1] * np.dtype(dtype).itemsize
+
+        def create(file):
+            np.lib.format.write_array_header_1_0(file, header)
+            file.flush()
+            _allocate(file.fileno(), file.tell(), shape[0] * self._row_bytes)
+
+        if not path.exists() and not resumed:
+            write_atomically(path, create)
+        self._start = _array_start(path, shape, self._dtype)
+        self._file = open(path, "r+b")  # noqa: SIM115 (open as long as the run)
+
+    def write(self, row: int, values: torch.Tensor | np.ndarray) -> None:
+        data = as_numpy(values).astype(self._dtype, copy=False).tobytes()
+        assert len(data) == self._row_bytes
+        position = self._start + row * self._row_bytes
+        while data:  # a disk that fills up takes part of the data, then refuses the rest
+            written = os.pwrite(self._file.fileno(), data, position)
+            data, position = data[written:], position + written
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+
+def _array_start(path: Path, shape: tuple[int, int], dtype: np.dtype) -> int:
+    """Return the position of the first row in an array file, which must be whole."""
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (FileNotFoundError, ValueError, EOFError):
+        raise _damaged(path) from None
+    if (array.shape, array.dtype) != (shape, dtype):
+        raise _damaged(path)
+    return array.offset
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is missing or damaged, and the run cannot continue without it: "
+        "put it back, or start again with --overwrite."
+    )
+
+
+def _allocate(descriptor: int, start: int, length: int) -> None:
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        os.posix_fallocate(descriptor, start, length)
+    else:
+        os.ftruncate(descriptor, start + length)

@@ -1,11 +1,12 @@
 """wandb as a listener to a run: the same records, grouped by batch, online or offline.
 
-`auto` logs online if the user is logged in, and otherwise into the run's directory, from where
-the printed `wandb sync` line sends it later. Nothing here is needed to read a run: metrics.jsonl
-and summary.json hold it all.
+`auto` logs online if the user is logged in, and nowhere otherwise. `offline` logs into the run's
+directory; the printed `wandb sync` command sends these records later. Nothing here is needed to
+read a run: metrics.jsonl and summary.json are complete. The environment variables WANDB_PROJECT
+and WANDB_ENTITY say where runs go.
 
-A process that a wandb agent has started (`wandb sweep`, `wandb agent`) logs to the run that the
-agent has made for it.
+A process started by a wandb agent (`wandb sweep`, `wandb agent`) logs to the run that the agent
+made for it.
 """
 
 import netrc
@@ -21,36 +22,43 @@ from utils.runs.errors import UserError
 
 PROJECT = "bnn-compact-representation"
 MODES = ("online", "offline", "disabled")
-ANSWER_TIMEOUT = 30  # seconds that wandb's server has to answer
+ANSWER_TIMEOUT = 30  # seconds to wait for wandb's server
 
 
 def new_id() -> str:
-    """The id of a new run: of its own, or the one that a wandb agent expects."""
+    """Return the id of a new run: the one a wandb agent expects, or a random one."""
     return wandb_agent_run() or os.urandom(6).hex()
 
 
-def start(config, kind: str, directory: Path, run_id: str, begun=False) -> "WandbRun | NoWandb":
-    """The wandb side of a run, as `config.wandb` asks; `begun` before, it goes on."""
+def choose_mode(config) -> str:
+    """Return online, offline or disabled, as the config and the environment ask."""
     mode = config.wandb
     if mode == "auto":
-        mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+        mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "disabled")
         if mode not in MODES:
             raise UserError(f"WANDB_MODE is {mode!r}; it must be one of {', '.join(MODES)}.")
+    if mode == "disabled" and config.wandb_samples:
+        raise UserError("--wandb_samples needs wandb: `wandb login`, or give --wandb offline.")
+    return mode
+
+
+def start(
+    config, kind: str, directory: Path, run_id: str, mode: str, begun: bool = False
+) -> "WandbRun | NoWandb":
+    """Open the wandb side of a run; continue it if it was `begun` before."""
     if mode == "disabled":
-        if config.wandb_samples:
-            raise UserError("Without wandb no samples go there: take out --wandb_samples.")
         return NoWandb()
     try:
         return WandbRun(config, kind, directory, run_id, mode, begun)
     except ConnectionError as error:
         if config.wandb != "auto":
-            raise UserError(f"{error}: give --wandb offline, and send the run later.") from None
+            raise UserError(f"{error}: give --wandb offline and send the run later.") from None
         print(f"{error}: logging offline instead.", file=sys.stderr)
         return WandbRun(config, kind, directory, run_id, "offline", begun)
 
 
 def logged_in() -> bool:
-    """Whether wandb would find an API key: in the environment, or where `wandb login` puts it."""
+    """Return whether wandb would find an API key, in the environment or from `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
@@ -62,24 +70,21 @@ def logged_in() -> bool:
 
 class WandbRun:
     def __init__(self, config, kind: str, directory: Path, run_id: str, mode: str, begun: bool):
-        import wandb  # takes a second, which a run without it need not wait
+        import wandb  # takes a second: only where it is used
 
         self._wandb, self._directory, self._mode, self._axes = wandb, directory, mode, set()
-        # An agent has said already which run of which project this is.
-        own = (
-            {}
-            if wandb_agent_run()
-            else {"id": run_id, "project": os.environ.get("WANDB_PROJECT", PROJECT)}
-        )
+        identity = {"id": run_id, "project": os.environ.get("WANDB_PROJECT", PROJECT)}
+        if wandb_agent_run():  # the agent has chosen them
+            identity = {}
         try:
             self._run = wandb.init(
-                **own, group=config.run_batch_name, job_type=kind, name=directory.name,
+                **identity, group=config.run_batch_name, job_type=kind, name=directory.name,
                 resume="allow" if begun and mode == "online" else None, mode=mode,
                 dir=directory, config=asdict(config),
                 settings=wandb.Settings(silent=True, init_timeout=ANSWER_TIMEOUT),
             )  # fmt: skip
         except wandb.errors.Error as error:
-            wandb.teardown()  # which otherwise keeps the run's id in use
+            wandb.teardown()  # otherwise the run's id stays in use
             reason = str(error).splitlines()[0]
             raise ConnectionError(f"wandb cannot log online ({reason})") from None
 
@@ -92,16 +97,16 @@ class WandbRun:
         self._run.log(record)
 
     def catch_up(self, records: Iterable[dict]) -> None:
-        """Log what earlier sessions have logged, unless wandb's server has it.
+        """Log the records of earlier sessions, unless wandb's server has them.
 
-        Of several offline sessions of a run, `wandb sync` lets the last one replace the others.
+        When `wandb sync` sends several offline sessions of a run, the last replaces the others.
         """
         if not self._run.resumed:
             for record in records:
                 self.log(record)
 
-    # Figures and tables have sections, lest one of them and a number of the summary share a name:
-    # to wandb these would be one thing, of which the last is kept.
+    # Figures and tables have sections: if one shared its name with a number of the summary, wandb
+    # would keep only the last of the two.
 
     def log_image(self, name: str, path: Path) -> None:
         self._run.log({f"figures/{name}": self._wandb.Image(str(path))})
@@ -110,10 +115,10 @@ class WandbRun:
         self._run.log({f"tables/{name}": self._wandb.Table(columns=columns, data=rows)})
 
     def log_weights(self, files: list[Path]) -> None:
-        """Upload files as the run's artifact; offline, `wandb sync` takes them from their place."""
+        """Upload files as the run's artifact; offline, `wandb sync` reads them where they are."""
         artifact = self._wandb.Artifact(f"weights-{self._run.id}", type="weights")
         for path in files:
-            artifact.add_file(str(path.resolve()), policy="immutable")  # not by way of a copy
+            artifact.add_file(str(path.resolve()), policy="immutable")  # without a copy
         self._run.log_artifact(artifact)
 
     def finish(self, summary: dict) -> None:
@@ -129,7 +134,7 @@ class WandbRun:
 
 
 class NoWandb:
-    """`--wandb disabled`."""
+    """Stands in for wandb when it is disabled."""
 
     def log(self, record: dict) -> None: ...
 

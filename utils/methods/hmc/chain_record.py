@@ -19,9 +19,9 @@ from utils.networks.mlp import Network
 from utils.networks.predictions import class_probabilities
 from utils.report import figures
 from utils.runs.errors import UserError
+from utils.runs.files import ArrayFile, RecordFile
 from utils.runs.progress import announce, check_disk, duration, progress_bar
 from utils.runs.run import Run
-from utils.runs.storage import ArrayFile, RecordFile
 
 import numpy as np
 import torch

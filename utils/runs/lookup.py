@@ -1,0 +1,187 @@
+"""Earlier runs: finding the one a script needs, describing and identifying it."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from utils.runs.config import config_names
+from utils.runs.errors import UserError
+from utils.runs.files import read_mapping
+
+import yaml
+
+
+def run_directory(config, kind: str) -> Path:
+    parts = [kind, config.dataset, config.config_name, config.run_name]
+    return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """What the run directory `path`, or the one that the file `path` lies in, says about itself.
+
+    Runs of earlier versions have no kind, network and data in their meta.json: their directory's
+    name, network.json and config.yaml say the same. What a folder of a user's own does not say is
+    None, or empty.
+    """
+
+    path: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @cached_property
+    def meta(self) -> dict:
+        return read_mapping(self.directory / "meta.json")
+
+    @cached_property
+    def config(self) -> dict:
+        if not (self.directory / "meta.json").exists():
+            return {}  # a user's folder: its config.yaml, if any, is about something else
+        return read_mapping(self.directory / "config.yaml", yaml.safe_load)
+
+    @property
+    def kind(self) -> str | None:
+        before, dataset, _ = self.directory.name.partition(f"-{self.config.get('dataset')}-")
+        return self.meta.get("kind", before if dataset else None)
+
+    @property
+    def dataset(self) -> str | None:
+        return self.data.get("name")
+
+    @property
+    def data(self) -> dict:
+        """Name of the data set, and num_train if the run chose that (None: all)."""
+        names = {"dataset": "name", "num_train": "num_train"}
+        recorded = {new: self.config[old] for old, new in names.items() if old in self.config}
+        return self.meta.get("data", recorded)
+
+    @cached_property
+    def network(self) -> dict:
+        """The content of network.json."""
+        return read_mapping(self.directory / "network.json") or self.meta.get("network", {})
+
+    def matches(self, other: "PastRun") -> bool:
+        """Return whether both have the same network and training images, as far as known."""
+        pairs = ((self.network, other.network), (self.data, other.data))
+        return all(a[key] == b[key] for a, b in pairs for key in a.keys() & b.keys())
+
+    def __str__(self) -> str:
+        sizes = "-".join(map(str, self.network.get("sizes", [])))
+        num_train = self.data.get("num_train")
+        details = [sizes, f"{num_train} training images" if num_train else ""]
+        details = ", ".join(filter(None, details))
+        return f"{self.directory}{f' ({details})' if details else ''}"
+
+
+def find_run(
+    config, kind: str, script: str, flag: str, like: PastRun | None = None, optional: bool = False
+) -> Path:
+    """Return the finished run of this kind, in the config's batch and on its data set.
+
+    It must match `like`. Of several, the one with this config's name is chosen, if there is one.
+    `flag` is the option that takes a path instead, or "none" if the run is `optional`.
+    """
+    batch = Path(config.out_dir) / config.run_batch_name
+    finished = _finished(batch, kind, config.dataset)
+    matching = [run for run in finished if like is None or run.matches(like)]
+    named = [run for run in matching if run.config.get("config_name") == config.config_name]
+    for run_name in (config.run_name, ""):
+        candidates = [run for run in named if run.config["run_name"] == run_name]
+        if len(candidates) == 1:
+            return candidates[0].directory
+    or_none = f", or {flag} none" if optional else ""
+    if len(matching) == 1:
+        if like is None and not named:
+            print(f"Only {matching[0]} is there, of another config than {config.config_name}.")
+        return matching[0].directory
+    if matching:
+        raise UserError(
+            f"Several {kind} runs could be meant: {_listed(matching)}. "
+            f"Give {flag} with the path of one{or_none}."
+        )
+    missing = f"There is no finished {kind} run on {config.dataset} in {batch}"
+    if finished:
+        raise UserError(
+            f"{missing} that matches {like}, but: {_listed(finished)}. "
+            f"Make one of the same network and data with python {script}{or_none}."
+        )
+    elsewhere = _finished(batch.parent, f"*/{kind}", config.dataset)
+    if elsewhere:
+        missing += f", but there are: {_listed(elsewhere)}"
+        instead = f"{flag} with a path, or --run_batch_name {elsewhere[0].directory.parent.name}"
+        raise UserError(f"{missing}. Give {instead}{or_none}.")
+    raise UserError(
+        f"{missing}: make one with {_command_for(config, script)}, "
+        f"or give {flag} with a path{or_none}."
+    )
+
+
+def _finished(folder: Path, kind: str, dataset: str) -> list[PastRun]:
+    return [PastRun(done.parent) for done in sorted(folder.glob(f"{kind}-{dataset}-*/DONE"))]
+
+
+def _listed(runs: list[PastRun]) -> str:
+    return "; ".join(map(str, runs))
+
+
+def _command_for(config, script: str) -> str:
+    """Return the command that makes a run where this config looks for it."""
+    words = ["python", script, "--run_batch_name", config.run_batch_name]
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    known = config_names(script.removesuffix(".py"))
+    for name in ("config_name", "dataset", "out_dir", "data_dir"):
+        value = getattr(config, name)
+        if value != defaults[name] and (name != "config_name" or value in known):
+            words += [f"--{name}", value]
+    return shlex.join(words)
+
+
+# ---- the runs that a run is made of: an evaluation of samples, a pruning of an evaluation
+
+
+def identify(path: Path) -> dict:
+    """Identify the run of a directory, or of a file in it, and how far it has come.
+
+    The identity stays with the run wherever its directory is moved to.
+    """
+    run = PastRun(path)
+    return {
+        # Every run draws an id, with wandb or without; other samples have none.
+        "run": run.meta.get("wandb_id") or run.directory.resolve().name,
+        "seconds": run.meta.get("seconds"),
+        "finished": (run.directory / "DONE").exists(),
+    }
+
+
+def other_inputs(recorded: dict[str, dict], now: dict[str, dict]) -> dict[str, str]:
+    """Return, by kind, how the runs that a run was made of differ from those now."""
+    differences = {}
+    for kind in {**recorded, **now}:
+        before, after = recorded.get(kind), now.get(kind)
+        if before == after:
+            continue
+        if before is None:
+            differences[kind] = f"it does not say which {kind} it is of"
+        elif after is None:
+            differences[kind] = f"there is no {kind} now"
+        elif before["run"] != after["run"]:
+            differences[kind] = f"{kind} is another one now"
+        else:
+            differences[kind] = f"{kind} has gone on since"
+    return differences
+
+
+def check_inputs(directory: Path, inputs: dict[str, dict]) -> None:
+    """Refuse to continue a run that was begun with other inputs."""
+    meta = read_mapping(directory / "meta.json")
+    differences = other_inputs(meta.get("inputs", {}), inputs) if meta else {}
+    if differences:
+        raise UserError(
+            f"{directory} was begun with other runs ({', '.join(differences.values())}): give "
+            "--overwrite to make it anew, another --run_name, or the paths of the runs it was "
+            "begun with."
+        )
