@@ -173,7 +173,8 @@ def script_command(out_dir: Path, data_dir: Path, name: str, *arguments) -> list
 def _no_wandb_from_outside(monkeypatch):
     """Tests log nowhere, whatever the user's own settings."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
+        if name != "WANDB_SERVICE":  # wandb's own: restored after a teardown it would be stale
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture
