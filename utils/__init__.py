@@ -1,9 +1,31 @@
-"""The project's modules. Imported before torch, for settings that torch reads as it loads."""
+"""The project's packages, each importing only from those before it.
+
+    runs        settings, run directories, checkpoints, records, random streams
+    data        data sets
+    networks    networks as functions of a flat weight vector
+    symmetry    permutations of hidden units, matching, paths between networks
+    posteriors  what methods leave and evaluation sees
+    evaluation  predictions, metrics, standard errors, diagnostics
+    report      tables, figures, HTML pages
+    methods     what makes posteriors: training, variational inference, HMC
+
+Supported are Linux and macOS; Windows through WSL.
+"""
 
 import os
+import sys
 
-# Threads that wait for others spin for some 20 µs, which bridges the gaps between the products of
-# a short step, and then sleep. Spinning on made short steps many times slower on a machine that has
-# other work to do; sleeping at once, 1.6 times slower on an idle one.
+if sys.platform == "win32":  # no fcntl, which locks run directories, and no POSIX signals
+    print(
+        "This project runs on Linux and macOS. On Windows, run it in WSL, the Windows Subsystem "
+        "for Linux (`wsl --install`).",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+# Set before torch is imported, which reads these variables as it loads. Threads that wait for
+# others spin for some 20 µs, which bridges the gaps between the products of a short step, and then
+# sleep. Spinning on makes short steps many times slower on a machine that has other work to do;
+# sleeping at once, 1.6 times slower on an idle one.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from utils.runs import config
-from utils.runs.config import Config, changes, load_config, option
+from utils.runs.config import Config, changes, load_config, option, unnamed_settings
 from utils.runs.errors import UserError
 
 import pytest
@@ -64,7 +64,7 @@ def test_a_file_can_be_given_by_its_path(tmp_path):
     ("arguments", "sentence"),
     [
         (["--config_name", "nope"], "no config 'nope' for Toy; there are: base"),
-        (["--lr", "1"], "Unknown setting --lr; --help tells what there is"),
+        (["--lr", "1"], "Unknown setting --lr; --help lists all settings"),
         (["--step_sise", "1"], "Unknown setting --step_sise; the nearest there is: --step_size"),
         (["--num_epochs", "-1"], "--num_epochs must be at least 1, got -1"),
         (["--num_epochs", "2.5"], "--num_epochs must be a whole number, got '2.5'"),
@@ -74,6 +74,10 @@ def test_a_file_can_be_given_by_its_path(tmp_path):
         (["--hidden_sizes", "4", "0"], "--hidden_sizes must be at least 1"),
         (["--mode", "c"], "--mode must be one of a, b, got 'c'"),
         (["--num_epochs"], "--num_epochs: expected one argument"),
+        (
+            ["--hidden_sizes", "512,512"],
+            "Separate the values of --hidden_sizes by spaces: --hidden_sizes 512 512",
+        ),
         (["stray"], "Unexpected argument 'stray'"),
         (["--config_name", "base", "--config", "x"], "exclude each other"),
         (["--config", "missing.yaml"], "Cannot read the config missing.yaml: No such"),
@@ -117,12 +121,27 @@ def test_changes_are_of_settings_that_decide_the_result():
     assert changes(load("--seed", "2", "--out_dir", "there"), recorded) == ["seed was 1 and is 2"]
 
 
+def test_settings_that_a_configs_name_does_not_tell(tmp_path):
+    assert unnamed_settings(load(), "Toy") == {}
+    config = load(
+        "--hidden_sizes", "64", "--out_dir", "x", "--dataset", "KMNIST", "--run_name", "y"
+    )
+    assert unnamed_settings(config, "Toy") == {"hidden_sizes": ([8], [64])}
+    assert unnamed_settings(load("--step_size", "0.2"), "Toy") == {}  # as in base.yaml
+    (tmp_path / "mine.yaml").write_text("num_epochs: 9\n")
+    config = load("--config", str(tmp_path / "mine.yaml"), "--seed", "4")
+    assert unnamed_settings(config, "Toy") == {"seed": (0, 4)}
+
+
 def test_help_names_every_field_with_unit_and_default(capsys):
     with pytest.raises(SystemExit):
         load("--help")
     text = capsys.readouterr().out
     # what a bare command takes: the default config's 0.2, where it says nothing the field's 3
-    for expected in ("--step_size", "how far", "(default: 0.2)", "(default: 3)", "configs: base"):
+    for expected in (
+        "--step_size FLOAT", "how far", "(default: 0.2)", "--num_epochs INT", "(default: 3)",
+        "--mode a|b", "--hidden_sizes INT [INT", "--out_dir DIR", "configs: base",
+    ):  # fmt: skip
         assert expected in text
 
 

@@ -1,44 +1,38 @@
 """A script's settings: dataclass defaults, then a YAML file, then the command line.
 
-Every script declares a frozen dataclass that extends `Config`; its fields, made with `option`,
-are at once the YAML keys and the command-line flags. Whatever a user gets wrong here is a
-`UserError`: one sentence that names the key, where it came from and what is allowed.
+Every script declares a frozen dataclass that extends `Config`. Its fields, made with `option`, are
+both the YAML keys and the command-line flags. A user's mistake is a `UserError`: one sentence that
+names the key, where it came from and what is allowed.
 """
 
 import argparse
 import dataclasses
-import difflib
 import math
 import os
 import typing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from utils.runs.errors import UserError, reason
-
-import yaml
+from utils.runs.errors import UserError
+from utils.runs.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
 
 DEVICES = ("auto", "cpu", "cuda")
-# What names a config or how to begin with it cannot stand in the config itself.
+# Settings that name a config, or say how to begin with it, cannot be in the config itself.
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
-SWEEP_ADVICE = (
-    "to try several values, list them in a sweep file such as configs/sweeps/vi_learning_rate.yaml "
-    "and run it with `python sweep.py FILE`"
-)
 CONFIG_ROOT = Path(__file__).resolve().parents[2] / "configs"
 
 
 def option(
-    default, help, *, unit=None, choices=None,
+    default, help, *, unit=None, choices=None, metavar=None,
     minimum=None, above=None, below=None, changeable=False, may_grow=False,
 ):  # fmt: skip
-    """A config field.
+    """Declare a config field.
 
-    `changeable` marks what may differ when a run is resumed, `may_grow` numbers that may then be
-    larger: what is there already is what it would be, and more of it is made.
+    `changeable` settings may differ when a run is resumed. `may_grow` numbers may then be larger:
+    what the run has made stays valid, and more of it is made.
     """
     metadata = {
-        "help": help, "unit": unit, "choices": choices,
+        "help": help, "unit": unit, "choices": choices, "metavar": metavar,
         "minimum": minimum, "above": above, "below": below, "changeable": changeable,
         "may_grow": may_grow,
     }  # fmt: skip
@@ -49,16 +43,22 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The fields that every script has."""
+    """The settings of every script."""
 
-    config_name: str = option("paper", "named settings: configs/<script>/NAME.yaml")
-    config: str | None = option(None, "settings from this YAML file instead of --config_name")
+    config_name: str = option("paper", "named settings: configs/<script>/NAME.yaml", metavar="NAME")
+    config: str | None = option(
+        None, "YAML file with settings, instead of --config_name", metavar="FILE"
+    )
     dataset: str = option("MNIST", "data set", choices=("MNIST", "FashionMNIST", "KMNIST"))
     seed: int = option(0, "seed of every random stream of the run", minimum=0)
-    run_name: str = option("", "suffix of the run's directory, to keep several runs apart")
-    run_batch_name: str = option("default", "batch of the run: runs/<batch>/, wandb's group")
-    out_dir: str = option("runs", "where run directories are made", changeable=True)
-    data_dir: str = option("data", "where data sets are kept", changeable=True)
+    run_name: str = option(
+        "", "suffix of the run's directory, to keep several runs apart", metavar="NAME"
+    )
+    run_batch_name: str = option(
+        "default", "batch of the run: runs/<batch>/, wandb's group", metavar="NAME"
+    )
+    out_dir: str = option("runs", "folder for run directories", changeable=True, metavar="DIR")
+    data_dir: str = option("data", "folder of the data sets", changeable=True, metavar="DIR")
     device: str = option("auto", "where to compute", choices=DEVICES, changeable=True)
     matmul: str = option(
         "default",
@@ -77,32 +77,36 @@ class Config:
         False, "upload weights and samples to wandb, as an artifact", changeable=True
     )
     resume: bool = option(False, "go on with this run if it was begun before", changeable=True)
-    overwrite: bool = option(False, "delete what this run left before and start", changeable=True)
+    overwrite: bool = option(
+        False, "delete what an earlier run of this name left, and start anew", changeable=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Config):
-    """What scripts that train or sample networks have besides."""
+    """The further settings of scripts that train or sample networks."""
 
     hidden_sizes: list[int] = option([512], "units of each hidden layer", minimum=1)
-    activation: str = option("relu", "of the hidden layers", choices=("relu", "tanh"))
+    activation: str = option(
+        "relu", "activation function of the hidden layers", choices=("relu", "tanh")
+    )
     num_train: int | None = option(None, "use only the first so many training images", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(NetworkConfig):
-    """What scripts that train networks have besides."""
+    """The further settings of scripts that train networks."""
 
-    optimizer: str = option("SGD", "of every network", choices=("SGD", "Adam"))
+    optimizer: str = option("SGD", "optimiser of every network", choices=("SGD", "Adam"))
     learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "of SGD; Adam has its own", minimum=0)
+    momentum: float = option(0.9, "momentum of SGD; Adam has its own", minimum=0)
     batch_size: int = option(64, "images per step", minimum=1)
     num_epochs: int = option(50, "passes over the training images", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PermutationConfig(TrainingConfig):
-    """What scripts that permute the networks' hidden units need besides: that there are some."""
+    """The settings of scripts that permute hidden units, of which there must be some."""
 
     def __post_init__(self):
         if not self.hidden_sizes:
@@ -112,18 +116,20 @@ class PermutationConfig(TrainingConfig):
             )
 
 
+# ---- comparing settings
+
+
 def changed_fields(config, recorded: dict) -> dict[str, tuple]:
     """Return {name: (recorded, now)} of the settings that make this another run.
 
     Left out are settings that may change, and numbers that may grow and have grown.
     """
-    now, left_out = dataclasses.asdict(config), ["config", *grown_fields(config, recorded)]
+    now, left_out = asdict(config), ["config", *grown_fields(config, recorded)]
+    fixed = [f.name for f in fields(config) if not f.metadata["changeable"]]
     return {
-        f.name: (recorded.get(f.name), now[f.name])
-        for f in dataclasses.fields(config)
-        if not f.metadata["changeable"]
-        and f.name not in left_out
-        and recorded.get(f.name) != now[f.name]
+        name: (recorded.get(name), now[name])
+        for name in fixed
+        if name not in left_out and recorded.get(name) != now[name]
     }
 
 
@@ -134,39 +140,40 @@ def changes(config, recorded: dict) -> list[str]:
 
 
 def grown_fields(config, recorded: dict) -> list[str]:
-    """Names of the fields that may grow and are larger than recorded for the run."""
-    growing = [f.name for f in dataclasses.fields(config) if f.metadata["may_grow"]]
+    """Return the names of the fields that may grow and are larger than recorded."""
+    growing = [f.name for f in fields(config) if f.metadata["may_grow"]]
     return [name for name in growing if getattr(config, name) > recorded.get(name, math.inf)]
+
+
+def unnamed_settings(config, script: str) -> dict[str, tuple]:
+    """Return {name: (named, now)} of the settings that differ from the config's YAML file.
+
+    The run's directory is named after that file (and the data set), so its name does not say them.
+    """
+    given = {"config": config.config} if config.config else {"config_name": config.config_name}
+    named = asdict(type(config)(**_read_yaml(type(config), script, given)))
+    named |= {name: getattr(config, name) for name in COMMAND_LINE_ONLY}
+    named |= {name: getattr(config, name) for name in ("dataset", "run_name", "run_batch_name")}
+    return changed_fields(config, named)
+
+
+# ---- reading them
 
 
 def load_config(config_class, script: str, arguments: list[str], description: str = ""):
     """Return the settings of one run: the script's defaults, its YAML file, the command line."""
     given = _read_command_line(config_class, script, arguments, description)
-    settings = _read_yaml(config_class, script, given)
-    command_line = {k: _convert(config_class, k, v, f"--{k}") for k, v in given.items()}
-    agent_id = wandb_agent_run()
-    merged = _agent_settings(agent_id) | settings | command_line
-    merged["run_name"] = "-".join(filter(None, [merged.get("run_name", ""), agent_id]))
-    return _build(config_class, merged)
-
-
-def wandb_agent_run() -> str | None:
-    """The id of the run that a wandb agent has started this process for, if one has."""
-    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
-
-
-def _agent_settings(agent_id: str | None) -> dict:
-    """Return the defaults of a wandb agent's run: its sweep's own batch, resumed."""
-    if agent_id is None:
-        return {}
-    return {"run_batch_name": f"sweep-{os.environ['WANDB_SWEEP_ID']}", "resume": True}
-
-
-def _build(config_class, values: dict):
+    values = _read_yaml(config_class, script, given)
+    values |= {name: _convert(config_class, name, v, f"--{name}") for name, v in given.items()}
+    agent_run = wandb_agent_run()
+    if agent_run:  # its own batch, and its own run in it
+        sweep_id = os.environ["WANDB_SWEEP_ID"]
+        values = {"run_batch_name": f"sweep-{sweep_id}", "resume": True} | values
+        values["run_name"] = "-".join(filter(None, [values.get("run_name"), agent_run]))
     if values.get("config"):
-        values = values | {"config_name": Path(values["config"]).stem}
+        values["config_name"] = Path(values["config"]).stem
     config = config_class(**values)
-    if config.resume and config.overwrite and not wandb_agent_run():
+    if config.resume and config.overwrite and not agent_run:
         raise UserError("--resume and --overwrite exclude each other: give one of them.")
     for name in ("config_name", "run_name", "run_batch_name"):
         if "/" in getattr(config, name) or getattr(config, name).startswith("."):
@@ -176,9 +183,36 @@ def _build(config_class, values: dict):
     return config
 
 
+def wandb_agent_run() -> str | None:
+    """Return the id of the run that a wandb agent has started this process for, if one has."""
+    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+
+
+def config_names(script: str) -> list[str]:
+    """Return the names of a script's configs."""
+    return sorted(path.stem for path in (CONFIG_ROOT / script).glob("*.yaml"))
+
+
+def _fields(config_class) -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in fields(config_class)}
+
+
+def _convert(config_class, key: str, value, source: str):
+    known = _fields(config_class)
+    if key not in known:
+        raise unknown_key(key, source, list(known))
+    return convert(value, known[key], source)
+
+
 def _read_yaml(config_class, script: str, given: dict) -> dict:
     """Return the settings in the YAML file that the command line (or the default) names."""
-    path = _yaml_path(config_class, script, given)
+    if "config" in given and "config_name" in given:
+        raise UserError("--config and --config_name exclude each other: give one of them.")
+    name = given.get("config_name", _fields(config_class)["config_name"].default)
+    path = Path(given.get("config", CONFIG_ROOT / script / f"{name}.yaml"))
+    if "config" not in given and not path.is_file():
+        names = ", ".join(config_names(script)) or "none"
+        raise UserError(f"There is no config {name!r} for {script}; there are: {names}.")
     content = read_yaml(path)
     if "sweep" in content:
         raise UserError(f"{path} has a 'sweep', but a config describes one run: {SWEEP_ADVICE}.")
@@ -188,160 +222,11 @@ def _read_yaml(config_class, script: str, given: dict) -> dict:
     return {k: _convert(config_class, k, v, f"{k} in {path}") for k, v in content.items()}
 
 
-def read_yaml(path: Path) -> dict:
-    """The mapping in a YAML file that the user has written."""
-    try:
-        content = yaml.load(path.read_text(), _OneOfEachKey) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the config {path}: {reason(error)}.") from None
-    except _RepeatedKey as error:
-        raise UserError(f"{path} has {error}: keep one of them.") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1
-        raise UserError(f"{path} is not valid YAML: {error.problem} in line {line}.") from None
-    except yaml.reader.ReaderError as error:
-        raise UserError(f"{path} is not valid YAML: {error.reason}.") from None
-    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # of a 13th month, say
-        raise UserError(f"{path} has a value that YAML cannot read: {error}.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} must hold 'key: value' lines.")
-    return content
-
-
-class _RepeatedKey(Exception):
-    """A key that a mapping has twice; of plain YAML loaders the last one wins, silently."""
-
-
-class _OneOfEachKey(yaml.SafeLoader):
-    def construct_mapping(self, node, deep=False):
-        lines = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise _RepeatedKey(f"{key.value!r} twice, in lines {lines[key.value]} and {line}")
-            lines[key.value] = line
-        return super().construct_mapping(node, deep)
-
-
-def _yaml_path(config_class, script: str, given: dict) -> Path:
-    if "config" in given:
-        if "config_name" in given:
-            raise UserError("--config and --config_name exclude each other: give one of them.")
-        return Path(given["config"])
-    default = next(f.default for f in dataclasses.fields(config_class) if f.name == "config_name")
-    name = given.get("config_name", default)
-    path = CONFIG_ROOT / script / f"{name}.yaml"
-    if not path.is_file():
-        there = ", ".join(config_names(script)) or "none"
-        raise UserError(f"There is no config {name!r} for {script}; there are: {there}.")
-    return path
-
-
-def config_names(script: str) -> list[str]:
-    """The named configs of a script."""
-    return sorted(path.stem for path in (CONFIG_ROOT / script).glob("*.yaml"))
-
-
-def _convert(config_class, key: str, value, source: str):
-    """`value` as the type of field `key`, within its limits, or a `UserError` naming `source`."""
-    fields = {f.name: f for f in dataclasses.fields(config_class)}
-    if key not in fields:
-        raise UserError(_unknown_key(key, source, list(fields)))
-    field = fields[key]
-    value = _to_type(value, field.type, source)
-    for number in value if isinstance(value, list) else [value]:
-        _check_limits(number, field.metadata, source)
-    return value
-
-
-def _unknown_key(key: str, source: str, names: list[str]) -> str:
-    nearest = _nearest(str(key), names)
-    advice = f"the nearest there is: {nearest}" if nearest else "--help tells what there is"
-    return f"Unknown setting {source}; {advice}."
-
-
-def _nearest(key: str, names: list[str]) -> str | None:
-    """The name that is meant by a misspelt one; else one with words of it, as of --by_weight."""
-    for misspelt in difflib.get_close_matches(key, names, n=1, cutoff=0.8):
-        return misspelt
-
-    def likeness(name: str) -> tuple[int, float]:
-        bare = [text.lstrip("-") for text in (name, key)]
-        words = (set(text.split("_")) for text in bare)
-        return len(set.intersection(*words)), difflib.SequenceMatcher(None, *bare).ratio()
-
-    nearest = max(names, key=likeness)
-    return nearest if likeness(nearest) > (0, 0.6) else None
-
-
-def _check_limits(value, limits: dict, source: str) -> None:
-    if limits["choices"] and value not in limits["choices"]:
-        raise UserError(f"{source} must be one of {', '.join(limits['choices'])}, got {value!r}.")
-    if value is None or isinstance(value, (str, bool)):
-        return
-    if limits["minimum"] is not None and not value >= limits["minimum"]:
-        raise UserError(f"{source} must be at least {limits['minimum']}, got {value}.")
-    if limits["above"] is not None and not value > limits["above"]:
-        raise UserError(f"{source} must be greater than {limits['above']}, got {value}.")
-    if limits["below"] is not None and not value < limits["below"]:
-        raise UserError(f"{source} must be less than {limits['below']}, got {value}.")
-
-
-def _to_type(value, kind, source: str):
-    """`value`, from YAML or as a command-line string, as `kind`."""
-    arguments = typing.get_args(kind)
-    if type(None) in arguments:
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        kind = next(a for a in arguments if a is not type(None))
-    if typing.get_origin(kind) is list:
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
-            value = _list_in_one_word(value)
-        if not isinstance(value, list):
-            raise UserError(f"{source} must be a list, got {value!r}.")
-        return [_to_type(item, typing.get_args(kind)[0], source) for item in value]
-    advice = f"; {SWEEP_ADVICE}" if isinstance(value, list) else ""
-    wrong = UserError(f"{source} must be {_TYPE_NAMES[kind]}, got {value!r}{advice}.")
-    if kind is bool or isinstance(value, bool):
-        if kind is bool and isinstance(value, bool):
-            return value
-        raise wrong
-    if kind is str:
-        if isinstance(value, (str, int, float)):
-            return str(value)
-        raise wrong
-    try:
-        if kind is int and isinstance(value, (int, str)):
-            return int(value)
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise wrong from None
-    if not math.isfinite(number) or number != kind(number):
-        raise wrong
-    return kind(number)
-
-
-def _list_in_one_word(words: list[str]) -> list:
-    """The list of --hidden_sizes="[64, 64]", as wandb agents write it; others as they are."""
-    try:
-        content = yaml.safe_load(words[0])
-    except yaml.YAMLError:
-        return words
-    return content if isinstance(content, list) else words
-
-
-_TYPE_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-}
+# ---- the command line
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose complaints are a sentence; it takes no abbreviations, for options may be added."""
+    """An argument parser that raises `UserError` and takes no abbreviations."""
 
     def __init__(self, **settings):
         formatter = argparse.RawDescriptionHelpFormatter
@@ -352,63 +237,50 @@ class Parser(argparse.ArgumentParser):
 
 
 def _read_command_line(config_class, script: str, arguments: list[str], description: str) -> dict:
-    """The flags that were given, as {field: text, bool or list of texts}."""
+    """Return the flags that were given, as {field: text, bool or list of texts}."""
     parser = Parser(
         prog=f"{script}.py",
         description=f"{description}\nnamed configs: {', '.join(config_names(script)) or 'none'}",
         argument_default=argparse.SUPPRESS,
     )
-    groups = {
-        True: parser.add_argument_group("settings of every script"),
-        False: parser.add_argument_group(f"settings of {script}"),
-    }
-    shared = {f.name for f in dataclasses.fields(Config)}
-    asks = bool({"-h", "--help"} & set(arguments))
-    defaults = _defaults(config_class, script) if asks else {}
-    for field in dataclasses.fields(config_class):
-        _add_flag(groups[field.name in shared], field, defaults.get(field.name))
-    known, unknown = parser.parse_known_args(_plain_switches(config_class, arguments))
+    shared = parser.add_argument_group("settings of every script")
+    own = parser.add_argument_group(f"settings of {script}")
+    known = _fields(config_class)
+    defaults = _defaults(config_class, script) if {"-h", "--help"} & set(arguments) else {}
+    switches = {}  # wandb agents write --name=True and --name=False
+    for name, field in known.items():
+        group = shared if name in _fields(Config) else own
+        _add_flag(group, field, defaults.get(name))
+        if field.type is bool:
+            switches |= {f"--{name}=true": f"--{name}", f"--{name}=false": f"--no-{name}"}
+    words = [switches.get(word.lower(), word) for word in arguments]
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         flag = unknown[0].split("=")[0]
         if not flag.startswith("-"):
             raise UserError(f"Unexpected argument {flag!r}; settings are given as --name value.")
-        names = [f"--{f.name}" for f in dataclasses.fields(config_class)]
-        raise UserError(_unknown_key(flag, flag, names))
-    return vars(known)
-
-
-def _plain_switches(config_class, arguments: list[str]) -> list[str]:
-    """The arguments, with --name=True and --name=False of wandb agents as --name and --no-name."""
-    plain = {}
-    for field in dataclasses.fields(config_class):
-        if field.type is bool:
-            plain |= {f"--{field.name}=true": f"--{field.name}"}
-            plain |= {f"--{field.name}=false": f"--no-{field.name}"}
-    return [plain.get(argument.lower(), argument) for argument in arguments]
+        raise unknown_key(flag, flag, [f"--{name}" for name in known])
+    return vars(given)
 
 
 def _defaults(config_class, script: str) -> dict:
-    """What every setting is where the command line says nothing at all."""
-    fields = {f.name: f for f in dataclasses.fields(config_class)}
-    values = {
-        name: field.default_factory() if field.default is dataclasses.MISSING else field.default
-        for name, field in fields.items()
-    }
+    """Return the settings of a command without flags."""
+    values = asdict(config_class())
     path = CONFIG_ROOT / script / f"{values['config_name']}.yaml"
     return values | (read_yaml(path) if path.is_file() else {})
 
 
 def _add_flag(group, field, default) -> None:
+    details, flag = field.metadata, f"--{field.name}"
     if isinstance(default, list):
         default = " ".join(map(str, default))
-    shown = repr(default) if default == "" else default
-    unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
-    text = f"{field.metadata['help']}{unit} (default: {shown})".replace("%", "%%")
-    flag = f"--{field.name}"
+    unit = f" [{details['unit']}]" if details["unit"] else ""
+    default = "''" if default == "" else default
+    text = f"{details['help']}{unit} (default: {default})".replace("%", "%%")
     if field.type is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
-    elif typing.get_origin(field.type) is list:
-        group.add_argument(flag, nargs="+", metavar="N", help=text)
-    else:
-        choices = field.metadata["choices"]
-        group.add_argument(flag, metavar="|".join(choices) if choices else "VALUE", help=text)
+        return
+    plain = plain_type(field.type)
+    shown = "|".join(details["choices"] or ()) or details["metavar"] or plain.__name__.upper()
+    several = {"nargs": "+"} if typing.get_origin(field.type) is list else {}
+    group.add_argument(flag, metavar=shown.replace("STR", "TEXT"), help=text, **several)

@@ -1,6 +1,6 @@
 """How a script begins and ends: with its settings, and with a sentence if something is wrong.
 
-Exit code 2 is for what the user can mend, 130 for a run that was asked to stop and can go on.
+Exit code 2 means a mistake that the user can correct, 130 a run that was stopped and can continue.
 """
 
 import errno
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from utils.runs.config import load_config
+from utils.runs.config import load_config, unnamed_settings
 from utils.runs.errors import UserError
 
 import torch
@@ -25,19 +25,34 @@ UNUSABLE_PATH = (
 
 
 class Stopped(Exception):
-    """The user asked the run to stop, and it has saved what it needs to go on."""
+    """The user asked the run to stop, and it has saved what it needs to continue."""
 
 
 def run_script(main: Callable, config_class, script_file: str, description: str) -> None:
     """Call `main` with the settings on the command line; report errors in a sentence."""
     script = Path(script_file).stem
     with ends_in_a_sentence(script, resume_command()):
-        main(load_config(config_class, script, sys.argv[1:], description))
+        config = load_config(config_class, script, sys.argv[1:], description)
+        print_unnamed_settings(config, script)
+        main(config)
+
+
+def print_unnamed_settings(config, script: str) -> None:
+    """Name the settings that the run's directory, named after its config, does not tell."""
+    if config.run_name or os.environ.get("RANK", "0") != "0":
+        return
+    settings = unnamed_settings(config, script)
+    if settings:
+        values = ", ".join(f"{name} {now}, not {named}" for name, (named, now) in settings.items())
+        print(
+            f"Not the settings of config {config.config_name!r} ({values}): --run_name gives the "
+            "run a name of its own."
+        )
 
 
 @contextmanager
 def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
-    """Within it, what the user can mend ends the script; the command `again` goes on."""
+    """End the script with a sentence on errors the user can correct; `again` is how to continue."""
     try:
         yield
     except BrokenPipeError:
@@ -51,19 +66,19 @@ def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
 
 
 def explain(error: Exception, again: str) -> str:
-    """The error in a sentence; one that no user could cause or mend is raised again."""
+    """Explain the error in a sentence; raise one again that no user could cause or correct."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError):
-        return "The GPU has not enough memory for that: make the network smaller, or --device cpu."
+        return "The GPU does not have enough memory: make the network smaller, or --device cpu."
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
-        return "This machine has not enough memory for that: make the network or its stack smaller."
+        return "This machine does not have enough memory: make the network or its stack smaller."
     if not isinstance(error, OSError):
         raise error
     if error.errno in OUT_OF_SPACE:
         return (
-            "The disk is full, or what you may have of it. What was saved is safe: free some space "
-            f"and go on with: {again}"
+            "The disk, or your quota, is full. What was saved is safe: free some space and go on "
+            f"with: {again}"
         )
     if error.errno in UNUSABLE_PATH:
         return (
@@ -73,6 +88,7 @@ def explain(error: Exception, again: str) -> str:
 
 
 def resume_command() -> str:
+    """Return this command with --resume."""
     arguments = [a for a in sys.argv if a not in ("--overwrite", "--resume")]
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     launcher = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]

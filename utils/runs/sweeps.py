@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from utils.runs.config import read_yaml
 from utils.runs.errors import UserError
+from utils.runs.values import read_yaml
 
 import numpy as np
 

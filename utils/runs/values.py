@@ -1,0 +1,147 @@
+"""Values that users write, in YAML files or on the command line: read, converted and checked.
+
+Every mistake is a `UserError` that names the setting, where it came from and what is allowed.
+"""
+
+import dataclasses
+import difflib
+import math
+import typing
+from contextlib import suppress
+from pathlib import Path
+
+from utils.runs.errors import UserError, reason
+
+import yaml
+
+SWEEP_ADVICE = (
+    "to try several values, list them in a sweep file such as configs/sweeps/vi_learning_rate.yaml "
+    "and run it with `python sweep.py FILE`"
+)
+
+
+def read_yaml(path: Path) -> dict:
+    """Return the mapping in a YAML file that the user has written."""
+    try:
+        with open(path) as file:
+            content = yaml.load(file, _UniqueKeyLoader) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the config {path}: {reason(error)}.") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1
+        raise UserError(f"{path} is not valid YAML: {error.problem} in line {line}.") from None
+    except yaml.reader.ReaderError as error:
+        raise UserError(f"{path} is not valid YAML: {error.reason}.") from None
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # e.g. a 13th month
+        raise UserError(f"{path} has a value that YAML cannot read: {error}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold 'key: value' lines.")
+    return content
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuse a key given twice; plain loaders silently keep the last one."""
+
+    def construct_mapping(self, node, deep=False):
+        lines = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            first = lines.setdefault(key.value, line)
+            if first != line:
+                raise UserError(
+                    f"{self.name} has {key.value!r} twice, in lines {first} and {line}: keep one "
+                    "of them."
+                )
+        return super().construct_mapping(node, deep)
+
+
+def convert(value, field: dataclasses.Field, source: str):
+    """Return `value` as the field's type and within its limits; errors name the `source`."""
+    value = _to_type(value, field.type, source)
+    for number in value if isinstance(value, list) else [value]:
+        _check_limits(number, field.metadata, source)
+    return value
+
+
+def unknown_key(key: str, source: str, names: list[str]) -> UserError:
+    nearest = _nearest(str(key), names)
+    advice = f"the nearest there is: {nearest}" if nearest else "--help lists all settings"
+    return UserError(f"Unknown setting {source}; {advice}.")
+
+
+def _nearest(key: str, names: list[str]) -> str | None:
+    """Return the name that was misspelt, or else one that shares words, as for --by_weight."""
+    for misspelt in difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+        return misspelt
+
+    def likeness(name: str) -> tuple[int, float]:
+        bare = [text.lstrip("-") for text in (name, key)]
+        words = (set(text.split("_")) for text in bare)
+        return len(set.intersection(*words)), difflib.SequenceMatcher(None, *bare).ratio()
+
+    nearest = max(names, key=likeness)
+    return nearest if likeness(nearest) > (0, 0.6) else None
+
+
+def _check_limits(value, limits: dict, source: str) -> None:
+    if limits["choices"] and value not in limits["choices"]:
+        raise UserError(f"{source} must be one of {', '.join(limits['choices'])}, got {value!r}.")
+    if value is None or isinstance(value, (str, bool)):
+        return
+    for words, limit, holds in (
+        ("at least", limits["minimum"], lambda limit: value >= limit),
+        ("greater than", limits["above"], lambda limit: value > limit),
+        ("less than", limits["below"], lambda limit: value < limit),
+    ):
+        if limit is not None and not holds(limit):
+            raise UserError(f"{source} must be {words} {limit}, got {value}.")
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def plain_type(kind) -> type:
+    """Return int for list[int] and for int | None."""
+    return next((a for a in typing.get_args(kind) if a is not type(None)), kind)
+
+
+def _to_type(value, kind, source: str):
+    """Return `value`, from YAML or as a text from the command line, as `kind`."""
+    plain = plain_type(kind)
+    if type(None) in typing.get_args(kind) and str(value).lower() == "none":
+        return None
+    if typing.get_origin(kind) is list:
+        return [_to_type(item, plain, source) for item in _items(value, source)]
+    advice = f"; {SWEEP_ADVICE}" if isinstance(value, list) else ""
+    wrong = UserError(f"{source} must be {_TYPE_NAMES[plain]}, got {value!r}{advice}.")
+    if plain is bool or isinstance(value, bool):
+        if plain is bool and isinstance(value, bool):
+            return value
+        raise wrong
+    if plain is str:
+        if isinstance(value, (str, int, float)):
+            return str(value)
+        raise wrong
+    try:
+        if plain is int and isinstance(value, (int, str)):
+            return int(value)
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+    if not math.isfinite(number) or number != plain(number):
+        raise wrong
+    return plain(number)
+
+
+def _items(value, source: str) -> list:
+    """Return the items of a list, which wandb agents write as one word, "[64, 64]"."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        if value[0].startswith("["):
+            with suppress(yaml.YAMLError):
+                value = yaml.safe_load(value[0])
+        elif "," in value[0]:
+            spaced = value[0].replace(",", " ")
+            raise UserError(f"Separate the values of {source} by spaces: {source} {spaced}")
+    if not isinstance(value, list):
+        raise UserError(f"{source} must be a list, got {value!r}.")
+    return value
