@@ -22,8 +22,9 @@ from utils.methods.training import (
     start_training,
     train,
 )
-from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import network_for
 from utils.report import figures
 from utils.runs.compute import choose_device
 from utils.runs.config import TrainingConfig, option
@@ -75,7 +76,7 @@ def resume_or_start(run: Run, network: Network, settings: TrainingSettings) -> T
         counters, tensors = saved
         return TrainingState(**tensors, epoch=counters["epoch"])
     members = [
-        initial_weights(network, generator(config.seed, "initial_weights", k))
+        network.initial_weights(generator(config.seed, "initial_weights", k))
         for k in range(config.num_members)
     ]
     return start_training(torch.stack(members).to(run.device), settings)

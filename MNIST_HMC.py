@@ -34,7 +34,8 @@ from utils.methods.hmc.hmc import (
     start_chains,
 )
 from utils.methods.hmc.potential import FORCES, ListSettings, Posterior
-from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.network import Network
+from utils.networks.registry import network_for
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul
 from utils.runs.config import NetworkConfig, option
@@ -252,7 +253,7 @@ def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
         generator(config.seed, "initial_weights", chain) for chain in range(config.num_chains)
     ]
     if config.start == "initialisation":
-        draws = [initial_weights(network, stream) for stream in streams]
+        draws = [network.initial_weights(stream) for stream in streams]
         return torch.stack(draws).to(data.train_images.device)
     epochs = config.anchored_epochs
     total = len(LEARNING_RATES) * epochs * config.num_chains

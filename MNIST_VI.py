@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.vi import VIState, kl_to_standard_normal, start_vi, train_vi_epoch
-from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import network_for
 from utils.report import figures
 from utils.runs.compute import choose_device
 from utils.runs.config import NetworkConfig, option
@@ -61,7 +62,7 @@ def resume_or_start(run: Run, network: Network) -> VIState:
     if saved:
         counters, tensors = saved
         return VIState(**tensors, epoch=counters["epoch"])
-    mean = initial_weights(network, generator(run.config.seed, "initial_mean"))
+    mean = network.initial_weights(generator(run.config.seed, "initial_mean"))
     return start_vi(mean.to(run.device), run.config.initial_std)
 
 

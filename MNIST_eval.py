@@ -63,10 +63,11 @@ from utils.evaluation.weight_study import (
     prior_band,
     weight_groups,
 )
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import LowRankFit, LowRankGaussian, Moments, merge_all
-from utils.posteriors.gaussian import GaussianPosterior, rebase_gaussian
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
+from utils.posteriors.low_rank import LowRank, LowRankFit
+from utils.posteriors.moments import Moments, merge_all
 from utils.posteriors.sources import (
     NEWEST,
     Samples,
@@ -91,8 +92,9 @@ from utils.runs.progress import announce, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.matching import Matcher, iterated_mean, make_matcher
-from utils.symmetry.permutation import expected_transpositions, hidden_sizes, num_transpositions
+from utils.symmetry.matching import Matcher, make_matcher
+from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.rebasin import iterated_mean
 
 import torch
 from torch import Tensor
@@ -174,7 +176,7 @@ def main(config: EvalConfig) -> None:
     announce_work(setup, sources)
     hmc, low_rank = align_hmc(setup, sources)
     others = {name: align_samples(setup, s, name) for name, s in sources.others.items()}
-    rebased = RebasedSamples(setup.network, sources.hmc, hmc.permutations, device)
+    rebased = RebasedSamples(setup.network, sources.hmc, hmc.transformations, device)
     to_mean = align_to_mean(setup, rebased, sources.hmc.num_blocks(config.num_blocks))
     fits = blocks_by_column(hmc, to_mean, others)
     posteriors = fit_posteriors(setup, fits, low_rank, sources.vi)
@@ -229,7 +231,7 @@ def seconds_of(work: Callable) -> float:
 # ---- samples, and Gaussians fitted to them
 
 
-def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRankGaussian]:
+def align_hmc(setup: Setup, sources: Sources) -> tuple[Aligned, LowRank]:
     """HMC's samples rebased to the first; what an interrupted run has found is not found again."""
     low_rank, record = LowRankFit(setup.config.rank), RebasinRecord(setup.run, sources.hmc)
     with setup.run.graceful_stop():
@@ -280,15 +282,15 @@ def blocks_by_column(
 def fit_posteriors(
     setup: Setup,
     fits: dict[str, list[Moments]],
-    low_rank: LowRankGaussian,
-    vi: GaussianPosterior | None,
+    low_rank: LowRank,
+    vi: Gaussian | None,
 ) -> dict:
     """The Gaussian of every column that has one."""
     posteriors = {name: merge_all(blocks).gaussian() for name, blocks in fits.items()}
     posteriors["hmc_low_rank"] = low_rank
     if vi:
         device = setup.run.device
-        posteriors["vi"] = GaussianPosterior(vi.mean.to(device), vi.std.to(device))
+        posteriors["vi"] = Gaussian(vi.mean.to(device), vi.std.to(device))
     return posteriors
 
 
@@ -321,7 +323,7 @@ def score_all(
     sources: Sources,
     columns: dict[str, Column],
     fits: dict[str, list[Moments]],
-    low_rank: LowRankGaussian,
+    low_rank: LowRank,
 ) -> tuple[dict, dict]:
     """The table and its standard errors."""
     config, data = setup.config, setup.data
@@ -372,7 +374,7 @@ def diagnose(
     setup: Setup, sources: Sources, hmc: Aligned, columns: dict[str, Column], frames: dict
 ) -> dict:
     """What diagnostics.json holds."""
-    sizes, num_chains = hidden_sizes(setup.network), sources.hmc.num_chains
+    groups, num_chains = setup.network.groups.values(), sources.hmc.num_chains
     watched = {name: len(indices) for name, indices in setup.watched.items()}
     chains = {k: by_group(values, watched, num_chains) for k, values in hmc.watched().items()}
     mixed = {when: mixing(values) for when, values in chains.items()}
@@ -393,8 +395,8 @@ def diagnose(
         "mixing": mixed,
         **describe_frames(frames, setup.groups, band),
         "transpositions": {
-            "along_chain": [num_transpositions(p) for p in hmc.permutations],
-            "random": sum(expected_transpositions(size) for size in sizes),
+            "along_chain": [each.total_transpositions() for each in hmc.transformations],
+            "random": sum(expected_transpositions(group.size) for group in groups),
         },
         "halves_of_hmc": {
             "agreement": agreement(*halves),
@@ -404,7 +406,7 @@ def diagnose(
     }
 
 
-def describe_rank(low_rank: LowRankGaussian, hmc: Aligned) -> dict:
+def describe_rank(low_rank: LowRank, hmc: Aligned) -> dict:
     """How much of the samples' variance its rank lets the low-rank Gaussian keep."""
     whole = merge_all(hmc.rebased_blocks).variance().sum().item()
     kept = low_rank.variance() / whole if whole else 1.0  # of copies of one network

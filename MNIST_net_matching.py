@@ -25,16 +25,17 @@ from utils.methods.training import (
     start_training,
     train,
 )
-from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.network import Network
+from utils.networks.registry import network_for
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import announce, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher, rebase
+from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
 from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
-from utils.symmetry.permutation import layer_transpositions
+from utils.symmetry.rebasin import rebase
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ def resume_or_start(
         counters, arrays = saved
         tensors = {name: arrays.pop(name) for name in TRAINING if name in arrays}
         return TrainingState(**tensors, epoch=counters["epoch"]), arrays
-    pair = [initial_weights(network, generator(config.seed, "initial_weights", k)) for k in (0, 1)]
+    pair = [network.initial_weights(generator(config.seed, "initial_weights", k)) for k in (0, 1)]
     state = start_training(torch.stack(pair).to(run.device), settings)
     started = time.perf_counter()
     untrained = evaluate(network, data, state.weights, config)
@@ -151,7 +152,9 @@ def match_along(line: Line, matcher: Matcher) -> list[Matching]:
 
 def transpositions(matchings: list[Matching]) -> Tensor:
     """NoT [matching, layer]."""
-    return torch.tensor([layer_transpositions(matching.permutation) for matching in matchings])
+    return torch.tensor(
+        [list(matching.transformation.transpositions().values()) for matching in matchings]
+    )
 
 
 def lambdas(config: NetMatchingConfig) -> list[float]:
@@ -187,7 +190,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         fractions=fractions,
         alignments=ALIGNMENTS,
         rebased=1 if run.config.by_activation else 2,  # the alignment that NoT is measured on
-        hidden_sizes=network.sizes[1:-1],
+        hidden_sizes=[group.size for group in network.groups.values()],
         tensors=tensor_names(network),
         **results,
     )

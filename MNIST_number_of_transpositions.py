@@ -28,7 +28,8 @@ from utils.methods.training import (
     start_training,
     train,
 )
-from utils.networks.mlp import Network, initial_weights, network_for
+from utils.networks.network import Network
+from utils.networks.registry import network_for
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
@@ -37,16 +38,11 @@ from utils.runs.progress import announce, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.matching import make_matcher, move
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
-from utils.symmetry.permutation import (
-    Permutation,
-    hidden_sizes,
-    invert,
-    layer_transpositions,
-    permute_weights,
-    random_permutation,
-)
+from utils.symmetry.permutation import random_permutation
+from utils.symmetry.rebasin import move
+from utils.symmetry.transformation import Transformation
 
 import numpy as np
 import torch
@@ -74,7 +70,7 @@ class Pair:
 
     first: Tensor  # [d]
     second: Tensor  # [d]
-    planted: Permutation
+    planted: Transformation
 
 
 def main(config: TranspositionsConfig) -> None:
@@ -124,13 +120,13 @@ def start(run: Run, network: Network, settings: TrainingSettings, number: int) -
 
 def make_pair(config: TranspositionsConfig, network: Network, number: int, k: int) -> Pair:
     """With several hidden layers, each of them has its own permutation of its own NoT."""
-    first = initial_weights(network, generator(config.seed, "initial_weights", number, k))
+    first = network.initial_weights(generator(config.seed, "initial_weights", number, k))
     random = generator(config.seed, "planted_permutation", number, k)
-    planted = [
-        random_permutation(size, wanted_transpositions(size, config.num_perm_exps)[k], random)
-        for size in hidden_sizes(network)
-    ]
-    return Pair(first, permute_weights(network, first, planted), planted)
+    planted = Transformation(network)
+    for name, (size, *_) in network.groups.items():
+        wanted = wanted_transpositions(size, config.num_perm_exps)[k]
+        planted.permutations[name] = random_permutation(size, wanted, random)
+    return Pair(first, planted.apply(first), planted)
 
 
 def wanted_transpositions(size: int, count: int) -> list[int]:
@@ -207,7 +203,7 @@ def measure_pair(
     {train,test}_{loss,error}[_barrier]
                          at the midpoint, and what that has over the mean of the two networks'
     """
-    undone = move(network, trained[1], invert(pair.planted))
+    undone = move(trained[1], pair.planted.inverse())
     stages = {
         "initial": (pair.first.to(trained), pair.second.to(trained)),
         "trained": (trained[0], trained[1]),
@@ -222,9 +218,9 @@ def measure_pair(
     return [
         {
             "stage": stage,
-            "hidden_sizes": hidden_sizes(network),
-            "planted": layer_transpositions(pair.planted),
-            "found": layer_transpositions(matchers[stage](second).permutation),
+            "hidden_sizes": [group.size for group in network.groups.values()],
+            "planted": list(pair.planted.transpositions().values()),
+            "found": list(matchers[stage](second).transformation.transpositions().values()),
             "distance": named_distances(network, first, second),
             **midpoint("train", network, first, second, data.train_images, data.train_labels),
             **midpoint("test", network, first, second, data.test_images, data.test_labels),

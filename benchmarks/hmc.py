@@ -31,7 +31,8 @@ from utils.data.datasets import Dataset, load_dataset
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.hmc import kinetic_energy, leapfrog, transition
 from utils.methods.hmc.potential import CHUNK_ROWS, Posterior
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
 from utils.posteriors.sources import open_samples
 from utils.report.figures import BLUE, ORANGE, panels, styled
 from utils.runs.compute import CANDIDATES, choose_matmul
@@ -42,7 +43,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NETWORK = Network((784, 512, 10))
+NETWORK = MLP((784, 512, 10))
 STEP_SIZE = 0.0012  # of the laptop config
 TRAJECTORIES = {"test3.2": (0.001, 500), "laptop": (STEP_SIZE, 1309)}  # of these configs
 LAPTOP_SAMPLES = Path("HMC-MNIST-laptop", "samples.npy")  # in the folder of a batch of runs
@@ -140,7 +141,7 @@ class Autograd:
 
     def energy(self, weights: Tensor) -> tuple[float, Tensor]:
         weights = weights.detach().requires_grad_()
-        outputs = logits(NETWORK, weights, self._images)
+        outputs = NETWORK.outputs(weights, self._images)
         nll = F.cross_entropy(outputs, self._labels, reduction="none").double().sum()
         potential = nll + 0.5 * weights.double().square().sum()
         potential.backward()
@@ -335,7 +336,7 @@ def compare_sizes(data: Dataset) -> None:
         )  # fmt: skip
         seconds |= seconds_of_size(NETWORK, part, f"{count} images")
     for width in (64, 128, 256, 1024):
-        seconds |= seconds_of_size(Network((784, width, 10)), data, f"width {width}")
+        seconds |= seconds_of_size(MLP((784, width, 10)), data, f"width {width}")
     note = "After short burn-ins: lists may still be longer or shorter than at stationarity."
     harness.record("A leapfrog step against size", "step", seconds, "60000 images, dense", [note])
     draw_sizes(seconds)

@@ -10,7 +10,7 @@ import time
 import harness  # noqa: F401 (finds utils)
 from utils.methods.hmc.hmc import leapfrog
 from utils.methods.hmc.potential import Posterior
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 from utils.runs import ranks as parallel
 from utils.runs.compute import choose_matmul
 
@@ -31,9 +31,7 @@ def main() -> None:
         seconds = {}
         for force, count in STEPS.items():
             parts = ranks.part(images), ranks.part(labels)
-            target = Posterior(
-                Network(tuple(problem["sizes"].tolist())), *parts, force, None, ranks
-            )
+            target = Posterior(MLP(tuple(problem["sizes"].tolist())), *parts, force, None, ranks)
             times = []
             leapfrog(
                 target, weights, momentum, float(problem["step_size"]),

@@ -11,7 +11,7 @@ import argparse
 
 import harness
 from utils.data.datasets import Dataset, load_dataset
-from utils.networks.mlp import Network, hidden_activations, initial_weights, logits
+from utils.networks.mlp import MLP
 from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.compute import choose_matmul
 from utils.runs.seeding import generator
@@ -23,7 +23,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-NETWORK = Network((784, 512, 10))
+NETWORK = MLP((784, 512, 10))
 LAMBDAS = [k / 10 for k in range(11)]
 UNITS = NETWORK.sizes[1]
 LOOPED_UNITS = 16  # of the reference: the double loop is timed on these and scaled up
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     choose_matmul(torch.device("cpu"))
     data = load_dataset("MNIST", options.data_dir, options.num_images)
-    pair = [initial_weights(NETWORK, generator(0, "benchmark", k)) for k in (0, 1)]
+    pair = [NETWORK.initial_weights(generator(0, "benchmark", k)) for k in (0, 1)]
     bench_activation(*pair, data.train_images, options.repeats)
     bench_weight(*pair, options.repeats)
     bench_line(*pair, data, options.repeats)
@@ -77,7 +77,7 @@ def bench_activation(first: Tensor, second: Tensor, images: Tensor, repeats: int
 def activations_through_loader(weights: Tensor, images: Tensor) -> Tensor:
     """Hidden activations [units, images]."""
     loader = DataLoader(TensorDataset(images), batch_size=64)
-    chunks = [hidden_activations(NETWORK, weights, rows)[0] for (rows,) in loader]
+    chunks = [NETWORK.activations(weights, rows)["h1"] for (rows,) in loader]
     return torch.cat(chunks).T.contiguous()
 
 
@@ -130,7 +130,7 @@ def score_one_by_one(line: Line, data: Dataset) -> list[tuple[float, float]]:
     for weights in line.weights:
         loss, wrong = 0.0, 0
         for rows, answers in DataLoader(dataset, batch_size=64):
-            outputs = logits(NETWORK, weights, rows)
+            outputs = NETWORK.outputs(weights, rows)
             loss += torch.nn.functional.cross_entropy(outputs, answers, reduction="sum").item()
             wrong += (outputs.argmax(-1) != answers).sum().item()
         scores.append((loss / len(dataset), wrong / len(dataset)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import harness
 from utils.data.datasets import load_dataset
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
 from utils.networks.predictions import CHUNK_ROWS, mean_probabilities
 from utils.posteriors.sources import Samples, open_samples
 from utils.runs.compute import choose_matmul
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-NETWORK = Network((784, 512, 10))
+NETWORK = MLP((784, 512, 10))
 WANTED = 1000  # samples, in the paper's evaluation
 MOST = 1.5  # times the matrix products, that predictions may take
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def make_samples(directory: Path, count: int) -> Samples:
-    drawn = [initial_weights(NETWORK, generator(0, "benchmark", k)) for k in range(count)]
+    drawn = [NETWORK.initial_weights(generator(0, "benchmark", k)) for k in range(count)]
     np.save(directory / "samples.npy", torch.stack(drawn).numpy())
     content = {"sizes": NETWORK.sizes, "activation": NETWORK.activation}
     save_json(directory / "network.json", content)

@@ -12,11 +12,12 @@ import argparse
 import harness
 from papers.compact import permutation_figures
 from utils.data.datasets import load_dataset
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
 from utils.symmetry.matching import METHODS, make_matcher
-from utils.symmetry.permutation import hidden_sizes, invert, permute_weights
+from utils.symmetry.transformation import Transformation
 
 import torch
 
@@ -31,7 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     images = load_dataset("MNIST", options.data_dir, options.num_images).train_images
     recovered = {
-        name: {method: curve(Network(sizes), method, images) for method in METHODS}
+        name: {method: curve(MLP(sizes), method, images) for method in METHODS}
         for name, sizes in NETWORKS.items()
     }
     path = harness.ROOT / "benchmarks" / "recovery.json"
@@ -41,18 +42,20 @@ def main() -> None:
 
 def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:
     """Share of units that return to their places, over all layers, for each size of noise."""
-    weights = initial_weights(network, generator(0, "recovery", "weights"))
+    weights = network.initial_weights(generator(0, "recovery", "weights"))
     random = generator(0, "recovery", "permutation")
-    planted = [torch.randperm(size, generator=random) for size in hidden_sizes(network)]
+    planted = Transformation(network)
+    for name, group in network.groups.items():
+        planted.permutations[name] = torch.randperm(group.size, generator=random)
     matcher = make_matcher(method, network, weights, images)
     parts = [part for layer in network.layers(weights) for part in layer]
     deviations = torch.cat([part.std().expand(part.shape).flatten() for part in parts])
     shares = []
     for size in NOISE:
         noise = torch.randn(weights.shape, generator=generator(0, "recovery", "noise"))
-        moved = permute_weights(network, weights + size * deviations * noise, planted)
-        found = torch.cat(matcher(moved).permutation)
-        shares.append((found == torch.cat(invert(planted))).double().mean().item())
+        moved = planted.apply(weights + size * deviations * noise)
+        undone = matcher(moved).transformation.to_row()
+        shares.append((undone == planted.inverse().to_row()).double().mean().item())
         print(f"{network.sizes} {method}: noise {size}, recovered {100 * shares[-1]:.1f}%")
     return shares
 

@@ -13,7 +13,7 @@ import harness
 from utils.data.datasets import load_dataset
 from utils.data.download import import_torchvision
 from utils.methods.training import TrainingSettings, start_training, train
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
 from utils.runs.compute import choose_matmul, measure_matmuls
 from utils.runs.seeding import generator
 
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Subset
 
-NETWORK = Network((784, 512, 10))
+NETWORK = MLP((784, 512, 10))
 SETTINGS = TrainingSettings("SGD", learning_rate=1e-3, batch_size=64, momentum=0.9)
 NUM_IMAGES = 64 * 200  # timed on part of an epoch, and scaled up to the whole
 EPOCH_IMAGES = 60_000
@@ -78,7 +78,7 @@ def usual_loop(batches) -> None:
 
 
 def ours(images, labels, count: int) -> None:
-    weights = [initial_weights(NETWORK, generator(0, "benchmark", k)) for k in range(count)]
+    weights = [NETWORK.initial_weights(generator(0, "benchmark", k)) for k in range(count)]
     state = start_training(torch.stack(weights), SETTINGS)
     train(NETWORK, state, images, labels, SETTINGS, seed=0, num_epochs=1)
 

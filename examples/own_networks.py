@@ -35,11 +35,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import mean_probabilities
 from utils.networks.state_dicts import Layout, read_networks, sequential_layout
-from utils.posteriors.compact import Compact, no_moments
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.posteriors.compact import Compact
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.moments import no_moments
 from utils.posteriors.sources import open_samples, read_inputs, read_labels
 from utils.report.tables import print_table
 from utils.runs.config import Parser
@@ -47,8 +48,9 @@ from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
-from utils.symmetry.matching import make_matcher, rebase_all
-from utils.symmetry.permutation import expected_transpositions, hidden_sizes, layer_transpositions
+from utils.symmetry.matching import make_matcher
+from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import torch
@@ -137,7 +139,7 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
         samples = stack.float()
     if len(samples) < 2:
         raise UserError("A Gaussian needs two networks or more: give others to --networks.")
-    if not hidden_sizes(layout.network):
+    if not layout.network.groups:
         raise UserError("These networks have no hidden layer, so there is nothing to permute.")
     return layout, samples
 
@@ -152,35 +154,37 @@ def open_inputs(path: Path, network: Network) -> Tensor:
 
 def rebase_and_fit(
     network: Network, samples: Sequence[Tensor], inputs: Tensor | None
-) -> tuple[GaussianPosterior, Compact]:
+) -> tuple[Gaussian, Compact]:
     """q_d of the networks as they are, and q_r of them rebased to the first."""
     method = "weight" if inputs is None else "activation"
     matcher = make_matcher(method, network, samples[0], inputs)
     direct = rebased = no_moments(samples[0])
-    permutations = []
+    transformations = []
     with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
         for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
             direct, rebased = direct.add(weights), rebased.add(moved.weights)
-            permutations.append(moved.matching.permutation)
+            transformations.append(moved.matching.transformation)
             bar.update()
-    return direct.gaussian(), Compact(rebased.gaussian(), permutations, samples[0])
+    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
 
 
-def choose_order(options: argparse.Namespace, q_r: GaussianPosterior) -> str:
+def choose_order(options: argparse.Namespace, q_r: Gaussian) -> str:
     """What weights are kept by, unless it is said: σ tells nothing where all networks are alike."""
     by_std = options.samples and q_r.std.any()
     return options.prune_by or ("std" if by_std else "signal_to_noise")
 
 
-def draws(posterior: GaussianPosterior) -> Iterable[Tensor]:
+def draws(posterior: Gaussian) -> Iterable[Tensor]:
     return posterior.draw(NUM_DRAWS, generator(0, "draws"))
 
 
 def describe(network: Network, compact: Compact, pruned: Tensor) -> dict:
     """NoT of each network's hidden layers beside random ones', and how sparse the pruned one is."""
     return {
-        "transpositions": [layer_transpositions(p) for p in compact.permutations],
-        "random": [expected_transpositions(size) for size in hidden_sizes(network)],
+        "transpositions": [
+            list(each.transpositions().values()) for each in compact.transformations
+        ],
+        "random": [expected_transpositions(group.size) for group in network.groups.values()],
         "zeros": (pruned == 0).double().mean().item(),
     }
 

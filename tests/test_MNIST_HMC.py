@@ -10,7 +10,8 @@ from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import chain_record
 from utils.methods.hmc.potential import Force, ListSettings
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
+from utils.networks.registry import load_network
 from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
 
@@ -24,7 +25,7 @@ def test_neighbour_lists_are_as_they_were_asked_for(sharing):
     config = MNIST_HMC.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
     images, labels = torch.rand(20, 6), torch.zeros(20, dtype=torch.int64)
     data = Dataset("toy", images, labels, images, labels)
-    target = MNIST_HMC.build_posterior(config, Network((6, 10)), data, ALONE)
+    target = MNIST_HMC.build_posterior(config, MLP((6, 10)), data, ALONE)
     assert target.list_settings == ListSettings(9.0, 7)
 
 
@@ -52,8 +53,8 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
     }  # fmt: skip
-    data, network = load_dataset("MNIST", data_dir), Network.load(run / "network.json")
-    outputs = logits(network, torch.from_numpy(np.array(samples)), data.test_images)
+    data, network = load_dataset("MNIST", data_dir), load_network(run / "network.json")
+    outputs = network.outputs(torch.from_numpy(np.array(samples)), data.test_images)
     average = outputs.softmax(-1).double().mean(0)
     assert summary["test_accuracy"] == accuracy(average, data.test_labels)
     assert summary["test_nll"] == pytest.approx(mean_nll(average, data.test_labels), rel=1e-5)

@@ -11,7 +11,7 @@ from utils.evaluation import alignment
 from utils.evaluation.columns import ROWS, TRUTH
 from utils.evaluation.diagnostics import rhat
 from utils.evaluation.standard_errors import TableErrors
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 from utils.runs.seeding import generator
 from utils.symmetry import matching
 from utils.symmetry.permutation import num_transpositions
@@ -347,7 +347,7 @@ def test_the_mean_reference_and_the_null_are_what_they_are_called(evaluated, run
     closest = np.abs(samples[:, None] - to_mean["reference"]).max(-1).min()
     assert closest > 1e-3  # it is none of the samples
     found = read(run / "diagnostics.json")["prior_networks"]
-    network = Network((784, 10, 10))
+    network = MLP((784, 10, 10))
     images = load_dataset("MNIST", data_dir, 300).train_images[:100]
     matcher = matching.make_matcher("activation", network, torch.from_numpy(samples[0]), images)
     planned = []
@@ -362,7 +362,7 @@ def test_the_null_beside_other_methods_has_hmcs_effective_samples(evaluated, run
     null, effective = found["prior_networks"], found["mixing"]["after"]["W1"]["median_ess"]
     count = null["networks_of_mean_with"]
     assert count == min(max(round(effective), 2), 16)
-    network, alive = Network((784, 10, 10)), space["alive"]
+    network, alive = MLP((784, 10, 10)), space["alive"]
     images = load_dataset("MNIST", data_dir, 300).train_images[:100]
     reference = torch.from_numpy(np.load(run / "compact.npz")["reference"])
     matcher = matching.make_matcher("activation", network, reference, images)

@@ -4,7 +4,8 @@ import json
 
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data.datasets import load_dataset
-from utils.networks.mlp import Network, hidden_activations, initial_weights, logits
+from utils.networks.mlp import hidden_activations
+from utils.networks.registry import load_network
 from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
@@ -69,7 +70,7 @@ class Direct:
     """Everything about the pair that a run leaves, computed one network at a time."""
 
     def __init__(self, directory, data_dir):
-        self.network = Network.load(directory / "network.json")
+        self.network = load_network(directory / "network.json")
         self.first, second = torch.from_numpy(np.load(directory / "samples.npy"))
         data = load_dataset("MNIST", data_dir, 1000)
         self.matchers = [
@@ -101,7 +102,7 @@ class Direct:
     def scores(self, images, labels) -> dict[str, np.ndarray]:
         found = []
         for weights in (weights for k in range(3) for weights in self.line(k)):
-            outputs = logits(self.network, weights, images)
+            outputs = self.network.outputs(weights, images)
             loss = torch.nn.functional.cross_entropy(outputs.double(), labels).item()
             found.append((loss, (outputs.argmax(-1) != labels).double().mean().item()))
         loss, error = np.array(found).reshape(3, FRACTIONS, 2).transpose(2, 0, 1)
@@ -204,7 +205,7 @@ def test_units_that_respond_alike_are_in_the_summary(run, monkeypatch, capsys):
     drawn = []
 
     def with_copies(network, random):
-        weights = initial_weights(network, random)
+        weights = network.initial_weights(random)
         (incoming, bias), (outgoing, _) = network.layers(weights)
         for tensor in (incoming, bias, outgoing.T):
             tensor[1 : 2 + len(drawn)] = tensor[0].clone()
@@ -234,7 +235,7 @@ def test_several_layers_are_told_one_by_one(run, capsys):
 def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
     directory = run("dead", activation="relu", learning_rate=1.0, num_epochs=1)
     data = load_dataset("MNIST", data_dir, 1000)
-    network = Network.load(directory / "network.json")
+    network = load_network(directory / "network.json")
     first, second = torch.from_numpy(np.load(directory / "samples.npy"))
     dead, reference_dead = (
         int((hidden_activations(network, weights, data.train_images)[0].amax(0) == 0).sum())

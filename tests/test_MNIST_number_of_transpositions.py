@@ -7,7 +7,7 @@ import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
 from utils.data.datasets import load_dataset
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
@@ -225,7 +225,7 @@ def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, d
 
     monkeypatch.setattr(Run, "save_checkpoint", noted)
     records = load_records(run("kept", num_runs=1))
-    data, network = load_dataset("MNIST", data_dir, 600), Network((784, 16, 10))
+    data, network = load_dataset("MNIST", data_dir, 600), MLP((784, 16, 10))
     for pair, (first, second) in enumerate(saved[-1].unflatten(0, (PAIRS, 2))):
         (trained,) = (r for r in records if (r["pair"], r["stage"]) == (pair, "trained"))
         for part, images, labels in (
@@ -234,7 +234,7 @@ def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, d
         ):
             losses, errors = [], []
             for weights in (first, (first + second) / 2, second):
-                outputs = logits(network, weights, images)
+                outputs = network.outputs(weights, images)
                 losses.append(torch.nn.functional.cross_entropy(outputs, labels).item())
                 errors.append((outputs.argmax(-1) != labels).double().mean().item())
             for kind, (start, middle, end) in (("loss", losses), ("error", errors)):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY, TOY_EVALUATION, Ended
 from tests.networks.test_state_dicts import sequential
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 
 import numpy as np
 import pytest
@@ -405,7 +405,7 @@ def test_readmes_lines_of_python_run():
     nets = [net, permuted(net, [shift(9)]), permuted(net, [swap(9)])]
     before, there = flat(net), {"nets": nets, "inputs": torch.randn(50, 6)}
     exec(code, there)
-    assert there["network"] == Network((6, 9, 3))
+    assert there["network"] == MLP((6, 9, 3))
     assert not there["q_r"].std.any()
     assert torch.equal(there["q_r"].mean, before)
     kept = flat(net) != 0  # the code has loaded the pruned network

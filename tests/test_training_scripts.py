@@ -9,8 +9,10 @@ from tests.methods.test_training import train_with_torch
 from tests.methods.test_vi import fit_with_torch
 from utils.data.datasets import load_dataset
 from utils.methods.training import TrainingSettings
-from utils.networks.mlp import Network, initial_weights, logits
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
+from utils.networks.registry import load_network
+from utils.posteriors.gaussian import Gaussian
 from utils.runs.config import load_config
 from utils.runs.seeding import generator
 
@@ -33,14 +35,14 @@ def records(directory) -> list[dict]:
 
 
 def network_of(directory) -> Network:
-    network = Network.load(directory / "network.json")
-    assert network == Network((784, 16, 10))
+    network = load_network(directory / "network.json")
+    assert network == MLP((784, 16, 10))
     return network
 
 
 def accuracy_of(network, vectors, data) -> float:
     """Test accuracy of the average prediction, with none of the project's averaging."""
-    probabilities = [logits(network, v, data.test_images).softmax(-1) for v in vectors]
+    probabilities = [network.outputs(v, data.test_images).softmax(-1) for v in vectors]
     hits = torch.stack(probabilities).double().mean(0).argmax(-1) == data.test_labels
     return hits.double().mean().item()
 
@@ -76,7 +78,7 @@ def test_vi_leaves_what_it_says(script, tmp_path, data_dir):
     assert std.min() > 0
     summary = json.loads((directory / "summary.json").read_text())
     data = load_dataset("MNIST", data_dir)
-    draws = GaussianPosterior(mean, std).draw(7, generator(3, "predictive_draws"))
+    draws = Gaussian(mean, std).draw(7, generator(3, "predictive_draws"))
     assert summary["test_accuracy"] == pytest.approx(accuracy_of(network, draws, data), abs=2e-4)
     assert summary["mean_test_accuracy"] == pytest.approx(
         accuracy_of(network, [mean], data), abs=2e-4
@@ -96,9 +98,9 @@ def test_ensemble_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
     assert done.returncode == 0, done.stderr
     samples = torch.from_numpy(np.load(tmp_path / "default/ensemble-MNIST-quick/samples.npy"))
     data = load_dataset("MNIST", data_dir, num_train=250)
-    network = Network((784, 16, 10))
+    network = MLP((784, 16, 10))
     settings = TrainingSettings("Adam", 0.01, batch_size=100, prior_precision=1.0)
-    starts = [initial_weights(network, generator(5, "initial_weights", k)) for k in (0, 1)]
+    starts = [network.initial_weights(generator(5, "initial_weights", k)) for k in (0, 1)]
     for k, start in enumerate(starts):
         expected, _ = train_with_torch(
             network, start, settings, k, 3, data.train_images, data.train_labels, seed=5
@@ -116,8 +118,8 @@ def test_vi_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "VI-MNIST-quick"
     data = load_dataset("MNIST", data_dir, num_train=250)
-    network = Network((784, 16, 10))
-    start = initial_weights(network, generator(5, "initial_mean"))
+    network = MLP((784, 16, 10))
+    start = network.initial_weights(generator(5, "initial_mean"))
     mean, log_std, nll = fit_with_torch(
         network, start, 0.2, data.train_images, data.train_labels, 0.01, 100, seed=5, num_epochs=2
     )

@@ -1,19 +1,19 @@
 """A pass over samples that is made again, with permutations that it has found before."""
 
 from utils.evaluation.alignment import align
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
 from utils.symmetry import matching
 from utils.symmetry.matching import WeightMatcher
 
 import pytest
 import torch
 
-NETWORK = Network((6, 9, 3))
+NETWORK = MLP((6, 9, 3))
 
 
 def test_stored_permutations_must_not_change_the_function_either(monkeypatch):
     random = torch.Generator().manual_seed(0)
-    reference, *samples = (initial_weights(NETWORK, random) for _ in range(4))
+    reference, *samples = (NETWORK.initial_weights(random) for _ in range(4))
     images, matcher = torch.rand(20, 6, generator=random), WeightMatcher(NETWORK, reference)
     watched = torch.arange(2)
     known = [matcher(weights).permutation for weights in samples]

@@ -1,14 +1,14 @@
 """Columns of the table: averages of parts, and Gaussians' predictions."""
 
 from utils.evaluation.columns import PartAverages, draw_column, make_table
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
 from utils.networks.predictions import mean_probabilities
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.posteriors.gaussian import Gaussian
 
 import pytest
 import torch
 
-NETWORK = Network((6, 8, 3))
+NETWORK = MLP((6, 8, 3))
 
 
 def random(seed: int = 0) -> torch.Generator:
@@ -37,17 +37,17 @@ def test_parts_average_to_the_whole_however_unequal():
 
 
 def test_a_gaussian_predicts_as_its_draws_do():
-    posterior = GaussianPosterior(*torch.rand(2, NETWORK.num_weights, generator=random()))
+    posterior = Gaussian(*torch.rand(2, NETWORK.num_weights, generator=random()))
     inputs = torch.rand(40, 6, generator=random(1))
     column = draw_column(NETWORK, posterior, inputs, 9, 4, random(2))
     expected = mean_probabilities(NETWORK, posterior.draw(9, random(2)), inputs)
     torch.testing.assert_close(column.average(), expected, atol=1e-6, rtol=1e-5)
-    at_mean = logits(NETWORK, posterior.mean, inputs).double().softmax(-1)
+    at_mean = NETWORK.outputs(posterior.mean, inputs).double().softmax(-1)
     torch.testing.assert_close(column.mean_network, at_mean)
 
 
 def test_what_is_hardly_possible_keeps_a_finite_nll():
-    sure = GaussianPosterior(torch.zeros(NETWORK.num_weights), torch.zeros(NETWORK.num_weights))
+    sure = Gaussian(torch.zeros(NETWORK.num_weights), torch.zeros(NETWORK.num_weights))
     sure.mean[-3:] = torch.tensor([0.0, 300, 0])  # e⁻³⁰⁰ is 0 in fp32
     column = draw_column(NETWORK, sure, torch.rand(4, 6), 2, 1, random())
     table = make_table({"hmc_sample": column}, torch.zeros(4, dtype=torch.long))

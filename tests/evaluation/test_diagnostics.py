@@ -15,7 +15,7 @@ from utils.evaluation.diagnostics import (
     rhat,
     split,
 )
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 
 import numpy as np
@@ -194,7 +194,7 @@ def test_a_group_is_as_good_as_its_worst():
 
 
 def test_quantities_of_a_sample():
-    network = Network((5, 4, 3))
+    network = MLP((5, 4, 3))
     random = torch.Generator().manual_seed(0)
     images, labels = torch.rand(50, 5, generator=random), torch.randint(3, (50,), generator=random)
     quantities = Quantities(network, labels, seed=1)

@@ -12,14 +12,14 @@ from utils.evaluation.pruning import (
     sparsity_at,
     without,
 )
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.posteriors.gaussian import Gaussian
 
 import pytest
 import torch
 
-NETWORK = Network((9, 30, 3))
+NETWORK = MLP((9, 30, 3))
 
 
 def random(seed: int = 0) -> torch.Generator:
@@ -27,9 +27,9 @@ def random(seed: int = 0) -> torch.Generator:
 
 
 @pytest.fixture
-def gaussian() -> GaussianPosterior:
+def gaussian() -> Gaussian:
     size = NETWORK.num_weights
-    return GaussianPosterior(torch.randn(size, generator=random()), torch.rand(size) + 0.01)
+    return Gaussian(torch.randn(size, generator=random()), torch.rand(size) + 0.01)
 
 
 @pytest.fixture
@@ -38,9 +38,7 @@ def images() -> torch.Tensor:
 
 
 def test_the_most_certain_weights_are_kept():
-    posterior = GaussianPosterior(
-        torch.tensor([1.0, -9.0, 4.0, 0.5]), torch.tensor([0.1, 3.0, 1.0, 0.0])
-    )
+    posterior = Gaussian(torch.tensor([1.0, -9.0, 4.0, 0.5]), torch.tensor([0.1, 3.0, 1.0, 0.0]))
     found = orders(posterior, random())
     assert found["std"][0].tolist() == [3, 0, 2, 1]
     assert found["abs_mean"][0].tolist() == [1, 2, 0, 3]
@@ -51,7 +49,7 @@ def test_the_most_certain_weights_are_kept():
 
 
 def test_where_all_deviations_are_zero_the_largest_weights_are_the_most_certain():
-    posterior = GaussianPosterior(torch.tensor([5.0, 0.1, -90.0, 0.0, 7.0]), torch.zeros(5))
+    posterior = Gaussian(torch.tensor([5.0, 0.1, -90.0, 0.0, 7.0]), torch.zeros(5))
     assert orders(posterior, random())["signal_to_noise"][0].tolist() == [2, 4, 0, 1, 3]
 
 
@@ -85,7 +83,7 @@ def test_excluded_weights_stay_as_they_are(gaussian):
 
 
 def test_keeping_everything_is_the_unpruned_network(images):
-    weights = initial_weights(NETWORK, random(3))
+    weights = NETWORK.initial_weights(random(3))
     labels = torch.randint(3, (500,), generator=random(5))
     unpruned = accuracy(class_probabilities(NETWORK, weights, images), labels)
     order = torch.randperm(NETWORK.num_weights, generator=random(6))

@@ -13,15 +13,16 @@ from utils.evaluation.standard_errors import (
     resample,
     resample_chains,
 )
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import LowRankFit, fit_blocks, merge_all
+from utils.posteriors.low_rank import LowRankFit
+from utils.posteriors.moments import fit_blocks, merge_all
 
 import numpy as np
 import pytest
 import torch
 
-NETWORK = Network((6, 8, 3))
+NETWORK = MLP((6, 8, 3))
 INPUTS = torch.randn(200, 6, generator=torch.Generator().manual_seed(1))
 CENTRE = 1.5 * torch.randn(NETWORK.num_weights, generator=torch.Generator().manual_seed(2))
 LABELS = class_probabilities(NETWORK, CENTRE, INPUTS).argmax(-1)

@@ -17,9 +17,9 @@ from utils.evaluation.weight_study import (
     share_at_prior,
     weight_groups,
 )
-from utils.networks.mlp import Network
-from utils.posteriors.compact import fit_blocks, merge_all
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.mlp import MLP
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.moments import fit_blocks, merge_all
 from utils.symmetry.matching import Matching, make_matcher
 from utils.symmetry.permutation import expected_transpositions, identity, permute_weights
 
@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-NETWORK = Network((8, 30, 3))
+NETWORK = MLP((8, 30, 3))
 
 
 def random(seed: int = 0) -> torch.Generator:
@@ -178,7 +178,7 @@ def test_dead_pixels_after_rebasin_and_of_vi_are_looked_at_too():
     dead = torch.arange(5000) < 4000
     good, bad = (merge_all(fit_blocks(chain(200, 5000, 0, std), 200)) for std in (1, 1.1))
     mixed = {when: {"dead pixels": {"median_ess": 200.0}} for when in ("before", "after")}
-    vi = GaussianPosterior(torch.full((5000,), 0.1), torch.where(dead, 0.9, 5.0))
+    vi = Gaussian(torch.full((5000,), 0.1), torch.where(dead, 0.9, 5.0))
     checks = check_dead_pixels({"before": good, "after": bad}, mixed, vi, dead)
     assert checks["dead_pixels"]["passed"] is True
     assert checks["dead_pixels_rebased"]["passed"] is False
@@ -251,9 +251,9 @@ def test_correlations_of_every_pair():
     mask = torch.arange(100) < 50
     found = correlations(
         {
-            "a": GaussianPosterior(mean, std),
-            "b": GaussianPosterior(2 * mean + 1, -std),
-            "c": GaussianPosterior(torch.where(mask, -mean, 100 * mean), std),
+            "a": Gaussian(mean, std),
+            "b": Gaussian(2 * mean + 1, -std),
+            "c": Gaussian(torch.where(mask, -mean, 100 * mean), std),
         },
         mask,
     )
@@ -323,8 +323,8 @@ def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
 
 def test_networks_of_the_prior_are_permuted_at_random(setting):
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
-    methods = {"same": GaussianPosterior(reference, torch.ones_like(reference))}
-    methods["other"] = GaussianPosterior(-reference, torch.ones_like(reference))
+    methods = {"same": Gaussian(reference, torch.ones_like(reference))}
+    methods["other"] = Gaussian(-reference, torch.ones_like(reference))
     null = study_prior(setting, reference, methods, 40, 40)
     assert null["mean_with"]["same"] == null["mean_with_reference"]
     assert null["mean_with"]["other"] == pytest.approx(-null["mean_with_reference"])
@@ -340,7 +340,7 @@ def test_networks_of_the_prior_are_permuted_at_random(setting):
 def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(setting):
     """Whatever the study's samples are; alignment leaves less noise in the mean of more of them."""
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
-    methods = {"same": GaussianPosterior(reference, torch.ones_like(reference))}
+    methods = {"same": Gaussian(reference, torch.ones_like(reference))}
     found = {
         (count, effective): study_prior(setting, reference, methods, count, effective)
         for count, effective in ((2, 40), (10, 40), (60, 40), (40, 40), (10, 10))
@@ -381,7 +381,7 @@ def test_what_moves_together_stays_together(setting):
     permutation = [torch.randperm(30, generator=random(8))]
     std = torch.rand(NETWORK.num_weights, generator=random(9))
     member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
-    gaussian = GaussianPosterior(
+    gaussian = Gaussian(
         permute_weights(NETWORK, weights, permutation), permute_weights(NETWORK, std, permutation)
     )
     moved, along = move_together(

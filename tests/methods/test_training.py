@@ -3,7 +3,7 @@
 from tests.networks.test_mlp import torch_network
 from utils.methods import training
 from utils.methods.training import TrainingSettings, data_order, start_training, train
-from utils.networks.mlp import Network, initial_weights
+from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import Backprop
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-NETWORK = Network((20, 16, 5))
+NETWORK = MLP((20, 16, 5))
 NUM_POINTS, BATCH_SIZE = 330, 16  # the last batch of an epoch has 10 points
 SETTINGS = {
     "SGD": TrainingSettings("SGD", 0.05, BATCH_SIZE, momentum=0.9),
@@ -29,7 +29,7 @@ def points(count=NUM_POINTS):
 
 
 def starts(count=3):
-    return torch.stack([initial_weights(NETWORK, generator(0, "start", k)) for k in range(count)])
+    return torch.stack([NETWORK.initial_weights(generator(0, "start", k)) for k in range(count)])
 
 
 def train_with_torch(network, weights, settings, stream, num_epochs, images, labels, seed=7):
@@ -139,7 +139,7 @@ def test_all_of_adam_is_on_one_device(monkeypatch):
         training, "adam",
         lambda *lists, **settings: devices.update(t.device.type for part in lists for t in part),
     )  # fmt: skip
-    network = Network((6, 5, 3))
+    network = MLP((6, 5, 3))
     weights, images = (torch.zeros(4, n, device="meta") for n in (network.num_weights, 6))
     settings = TrainingSettings("Adam", 1e-3, batch_size=2)
     step = training._optimizer_step(

@@ -5,14 +5,14 @@ import math
 from utils.methods import vi
 from utils.methods.training import data_order
 from utils.methods.vi import kl_to_standard_normal, start_vi, train_vi_epoch
-from utils.networks.mlp import Network, initial_weights, logits
+from utils.networks.mlp import MLP
 from utils.runs.seeding import generator
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-NETWORK = Network((6, 5, 3))
+NETWORK = MLP((6, 5, 3))
 
 
 def points(count=45):
@@ -46,7 +46,7 @@ def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size
         for batch in data_order(len(images), seed, "vi", epoch).split(batch_size):
             noise = torch.empty(network.num_weights).normal_(generator=noise_stream)
             weights = mean + log_std.exp() * noise
-            nll = F.cross_entropy(logits(network, weights, images[batch].double()), labels[batch])
+            nll = F.cross_entropy(network.outputs(weights, images[batch].double()), labels[batch])
             q = torch.distributions.Normal(mean, log_std.exp())
             loss = len(images) * nll + torch.distributions.kl_divergence(q, prior).sum()
             optimizer.zero_grad()
@@ -58,7 +58,7 @@ def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size
 
 def test_training_equals_autograd_on_the_same_noise():
     images, labels = points()
-    mean = initial_weights(NETWORK, generator(2))
+    mean = NETWORK.initial_weights(generator(2))
     state = start_vi(mean, 0.1)
     for _ in range(3):
         state, nll = train_vi_epoch(
@@ -72,7 +72,7 @@ def test_training_equals_autograd_on_the_same_noise():
 
 def test_without_information_in_the_data_q_becomes_the_prior():
     """All images are black: but for the output's biases nothing depends on the first weights."""
-    network = Network((8, 3))
+    network = MLP((8, 3))
     images, labels = torch.zeros(30, 8), torch.arange(30) % 3
     state = start_vi(torch.full((network.num_weights,), 0.5), 0.1)
     for _ in range(250):

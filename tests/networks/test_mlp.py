@@ -2,7 +2,9 @@
 
 import math
 
-from utils.networks.mlp import Network, hidden_activations, initial_weights, layer_outputs, logits
+from utils.networks.mlp import MLP, hidden_activations, layer_outputs
+from utils.networks.network import Network
+from utils.networks.registry import load_network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
@@ -24,8 +26,8 @@ def torch_network(network: Network, weights: torch.Tensor) -> torch.nn.Sequentia
 
 
 def example(sizes=(5, 4, 3), activation="relu", count=6):
-    network = Network(sizes, activation)
-    weights = torch.stack([initial_weights(network, generator(1, k)) for k in range(count)])
+    network = MLP(sizes, activation)
+    weights = torch.stack([network.initial_weights(generator(1, k)) for k in range(count)])
     inputs = torch.rand(7, sizes[0], generator=generator(2))
     return network, weights, inputs
 
@@ -36,7 +38,7 @@ def test_logits_equal_those_of_torch_modules(sizes, activation):
     network, weights, inputs = example(sizes, activation)
     for vector in weights:
         expected = torch_network(network, vector)(inputs.double())
-        torch.testing.assert_close(logits(network, vector.double(), inputs.double()), expected)
+        torch.testing.assert_close(network.outputs(vector.double(), inputs.double()), expected)
 
 
 def test_a_stack_of_vectors_gives_what_each_gives_alone():
@@ -59,7 +61,7 @@ def test_hidden_activations_are_all_but_the_logits():
 
 
 def test_layout_is_weight_row_by_row_then_bias():
-    network = Network((2, 3, 1))
+    network = MLP((2, 3, 1))
     (first, first_bias), (second, second_bias) = network.layers(torch.arange(13.0))
     assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert first_bias.tolist() == [6, 7, 8]
@@ -74,12 +76,12 @@ def test_layers_are_views():
 
 
 def test_the_papers_network_has_407050_weights():
-    assert Network((784, 512, 10)).num_weights == 407050
+    assert MLP((784, 512, 10)).num_weights == 407050
 
 
 def test_initialisation_is_uniform_within_one_over_root_fan_in():
-    network = Network((100, 400, 10))
-    weights = initial_weights(network, generator(0))
+    network = MLP((100, 400, 10))
+    weights = network.initial_weights(generator(0))
     for (weight, bias), fan_in in zip(network.layers(weights), (100, 400), strict=True):
         bound = 1 / math.sqrt(fan_in)
         for part in (weight, bias):
@@ -91,13 +93,13 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
 
 def test_a_vector_of_another_network_is_refused():
     with pytest.raises(UserError, match="have 12 entries, but the network 2-3-1 has 13"):
-        Network((2, 3, 1)).layers(torch.zeros(12))
+        MLP((2, 3, 1)).layers(torch.zeros(12))
 
 
 @pytest.mark.parametrize("arguments", [((4,),), ((4, 0, 2),), ((4, 2), "sigmoid")])
 def test_impossible_networks_are_refused(arguments):
     with pytest.raises(UserError):
-        Network(*arguments)
+        MLP(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,6 @@ def test_a_network_json_that_describes_none_is_refused_with_an_example(tmp_path,
     path = tmp_path / "network.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r'network.json does not .*"sizes": \[784, 512, 10\]'):
-        Network.load(path)
+        load_network(path)
     path.write_text('{"sizes": [4, 3, 2], "activation": "tanh"}')
-    assert Network.load(path) == Network((4, 3, 2), "tanh")
+    assert load_network(path) == MLP((4, 3, 2), "tanh")

@@ -1,6 +1,6 @@
 """The closed-form gradient beside autograd."""
 
-from utils.networks.mlp import Network, initial_weights, logits
+from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import Backprop, first_rows
 from utils.runs.seeding import generator
 
@@ -12,8 +12,8 @@ CPU = torch.device("cpu")
 
 
 def problem(sizes, activation, stack=3, rows=11):
-    network = Network(sizes, activation)
-    weights = torch.stack([initial_weights(network, generator(0, k)) for k in range(stack)])
+    network = MLP(sizes, activation)
+    weights = torch.stack([network.initial_weights(generator(0, k)) for k in range(stack)])
     inputs = torch.randn(stack, rows, sizes[0], generator=generator(1))
     labels = torch.randint(0, sizes[-1], (stack, rows), generator=generator(2))
     return network, weights, inputs, labels
@@ -21,7 +21,7 @@ def problem(sizes, activation, stack=3, rows=11):
 
 def autograd_gradient(network, weights, inputs, labels):
     weights = weights.double().requires_grad_()
-    outputs = logits(network, weights, inputs.double())
+    outputs = network.outputs(weights, inputs.double())
     loss = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="sum")
     return torch.autograd.grad(loss, weights)[0]
 
@@ -36,7 +36,7 @@ def test_gradient_equals_autograd(sizes, activation):
     )
     expected = autograd_gradient(network, weights, inputs, labels)
     torch.testing.assert_close(gradient.double(), 0.5 * expected, atol=1e-6, rtol=1e-5)
-    outputs = logits(network, weights, inputs)
+    outputs = network.outputs(weights, inputs)
     each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none")
     torch.testing.assert_close(nll.flatten(), each)
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
 from utils.networks.state_dicts import (
     read_layout,
     read_networks,
@@ -57,9 +57,9 @@ def test_the_flat_network_computes_what_the_module_does(name):
     torch.manual_seed(0)
     net = make().double().eval()
     layout = read_layout(net.state_dict(), activation)
-    assert layout.network == Network(sizes, activation)
+    assert layout.network == MLP(sizes, activation)
     inputs = torch.randn(9, 6, generator=generator(0), dtype=torch.float64)
-    ours = logits(layout.network, layout.flatten(net.state_dict()), inputs)
+    ours = layout.network.outputs(layout.flatten(net.state_dict()), inputs)
     torch.testing.assert_close(ours, net(inputs), rtol=1e-12, atol=1e-12)
 
 
@@ -113,12 +113,12 @@ def test_neither_way_shares_memory_with_the_network():
 
 
 def test_weights_without_a_module_fit_a_sequential_one():
-    network = Network((6, 5, 4, 3), "tanh")
+    network = MLP((6, 5, 4, 3), "tanh")
     weights = torch.randn(network.num_weights, generator=generator(0))
     net = sequential(6, 5, 4, 3, activation=nn.Tanh)
     net.load_state_dict(sequential_layout(network).state_dict(weights))
     inputs = torch.randn(9, 6, generator=generator(1))
-    torch.testing.assert_close(logits(network, weights, inputs), net(inputs))
+    torch.testing.assert_close(network.outputs(weights, inputs), net(inputs))
 
 
 # ---- what is refused
@@ -231,7 +231,7 @@ def test_what_the_sentences_advise_works():
         (parametrised.state_dict(), expected),
     ):
         layout = read_layout(state_dict)
-        ours = logits(layout.network, layout.flatten(state_dict), inputs)
+        ours = layout.network.outputs(layout.flatten(state_dict), inputs)
         torch.testing.assert_close(ours, outputs)
 
 

@@ -1,27 +1,22 @@
 """q_d, q_r and the low-rank Gaussian: moments as numpy has them, symmetries that must not show."""
 
 from utils.evaluation.alignment import Aligned, RebasedSamples, align, align_again
-from utils.networks.mlp import Network, initial_weights, logits
-from utils.posteriors.compact import (
-    Compact,
-    LowRankFit,
-    block_of,
-    fit_blocks,
-    load_compact,
-    load_low_rank,
-    merge_all,
-    no_moments,
-)
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
+from utils.posteriors.compact import Compact, load_compact
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRankFit, load_low_rank
+from utils.posteriors.moments import block_of, fit_blocks, merge_all, no_moments
 from utils.runs.errors import UserError
-from utils.symmetry.matching import make_matcher, rebase_all
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.permutation import num_transpositions, permute_weights
+from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import pytest
 import torch
 
-NETWORK = Network((12, 20, 4))
+NETWORK = MLP((12, 20, 4))
 IMAGES = torch.rand(200, 12, generator=torch.Generator().manual_seed(1))
 
 
@@ -35,7 +30,7 @@ def vectors(count: int, size: int, seed: int = 0) -> torch.Tensor:
 
 def networks(count: int) -> list[torch.Tensor]:
     """Networks that resemble one another, as samples of a chain do."""
-    common = 3 * initial_weights(NETWORK, random(7))
+    common = 3 * NETWORK.initial_weights(random(7))
     return [common + 0.1 * vectors(1, NETWORK.num_weights, k)[0] for k in range(count)]
 
 
@@ -89,7 +84,7 @@ def test_one_sample_has_no_deviation():
 # ---- q_d and q_r
 
 
-def q_d_of(found: Aligned) -> GaussianPosterior:
+def q_d_of(found: Aligned) -> Gaussian:
     return merge_all(found.direct_blocks).gaussian()
 
 
@@ -101,9 +96,9 @@ def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
     compact, direct = found.rebased(), q_d_of(found)
     assert compact.std.max() == 0
     assert direct.std.max() > 0.1
-    expected = logits(NETWORK, network, IMAGES)
-    torch.testing.assert_close(logits(NETWORK, compact.mean, IMAGES), expected)
-    assert (logits(NETWORK, direct.mean, IMAGES) - expected).abs().max() > 0.1
+    expected = NETWORK.outputs(network, IMAGES)
+    torch.testing.assert_close(NETWORK.outputs(compact.mean, IMAGES), expected)
+    assert (NETWORK.outputs(direct.mean, IMAGES) - expected).abs().max() > 0.1
 
 
 def test_permutations_beforehand_change_compact_form_by_one_overall_permutation():
@@ -119,7 +114,7 @@ def test_permutations_beforehand_change_compact_form_by_one_overall_permutation(
 def test_a_pass_predicts_and_keeps_what_is_watched():
     samples, _ = permuted(networks(9))
     found = aligned(samples)
-    expected = torch.stack([logits(NETWORK, w, IMAGES).double().softmax(-1) for w in samples])
+    expected = torch.stack([NETWORK.outputs(w, IMAGES).double().softmax(-1) for w in samples])
     torch.testing.assert_close(found.column.average(), expected.mean(0), atol=1e-6, rtol=1e-5)
     assert found.column.sizes.tolist() == [3, 2, 2, 2]
     moved = [permute_weights(NETWORK, *pair) for pair in zip(samples, found.permutations)]  # noqa: B905
@@ -237,7 +232,7 @@ def test_low_rank_gaussian_knows_its_samples_and_is_fitted_again_to_some(chunk):
 
 
 def test_a_low_rank_gaussian_is_permuted_as_a_whole_and_saved(tmp_path):
-    network = Network((5, 4, 2))
+    network = MLP((5, 4, 2))
     permutation = [torch.tensor([2, 0, 3, 1])]
     samples = vectors(6, network.num_weights)
     fits = LowRankFit(rank=9), LowRankFit(rank=9)
@@ -255,8 +250,8 @@ def test_a_low_rank_gaussian_is_permuted_as_a_whole_and_saved(tmp_path):
 
 def test_draws_of_vi_are_samples_too():
     """q_r of a Gaussian's permuted draws has its moments, where activations tell units apart."""
-    network, inputs = Network((6, 5, 3)), torch.rand(200, 6, generator=random(8))
-    posterior = GaussianPosterior(vectors(1, network.num_weights)[0], torch.full((53,), 0.05))
+    network, inputs = MLP((6, 5, 3)), torch.rand(200, 6, generator=random(8))
+    posterior = Gaussian(vectors(1, network.num_weights)[0], torch.full((53,), 0.05))
     draws = list(posterior.draw(400, random(9)))
     matcher = make_matcher("activation", network, posterior.mean, inputs)
     shuffled = (
@@ -278,12 +273,12 @@ def random_permutation_of(network: Network, seed: int) -> list[torch.Tensor]:
 
 
 def test_what_is_saved_is_loaded(tmp_path):
-    network = Network((5, 4, 3, 2))
+    network = MLP((5, 4, 3, 2))
     permutations = [
         [torch.tensor([1, 0, 2, 3]), torch.tensor([0, 1, 2])],
         [torch.tensor([1, 2, 3, 0]), torch.tensor([2, 1, 0])],
     ]
-    posterior = GaussianPosterior(*vectors(2, network.num_weights))
+    posterior = Gaussian(*vectors(2, network.num_weights))
     Compact(posterior, permutations, vectors(1, 51)[0]).save(tmp_path / "compact.npz")
     arrays = np.load(tmp_path / "compact.npz")
     assert arrays["transpositions"].tolist() == [[1, 0], [3, 1]]

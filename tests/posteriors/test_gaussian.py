@@ -2,18 +2,18 @@
 
 import math
 
-from utils.networks.mlp import Network
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.mlp import MLP
+from utils.posteriors.gaussian import Gaussian
 from utils.runs.seeding import generator
 from utils.symmetry.permutation import invert, permute_weights
 
 import torch
 
-NETWORK = Network((6, 5, 3))
+NETWORK = MLP((6, 5, 3))
 
 
 def test_a_gaussian_is_permuted_as_a_whole():
-    posterior = GaussianPosterior(*torch.rand(2, NETWORK.num_weights, generator=generator(3)))
+    posterior = Gaussian(*torch.rand(2, NETWORK.num_weights, generator=generator(3)))
     order = [torch.tensor([2, 0, 1, 4, 3])]
     moved = posterior.permuted(NETWORK, order)
     for part in ("mean", "std"):
@@ -23,7 +23,7 @@ def test_a_gaussian_is_permuted_as_a_whole():
 
 
 def test_draws_have_the_posteriors_moments():
-    posterior = GaussianPosterior(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
+    posterior = Gaussian(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
     draws = torch.stack(list(posterior.draw(20_000, generator(0))))
     # 5 standard errors: false alarm below 3e-6
     errors = 5 * posterior.std / math.sqrt(20_000)

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 from utils.data.datasets import Dataset
-from utils.networks.mlp import Network
-from utils.posteriors.compact import block_of
+from utils.networks.mlp import MLP
+from utils.posteriors.moments import block_of
 from utils.posteriors.sources import (
     check_network,
     find_sources,
@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-NETWORK = Network((4, 3, 2))
+NETWORK = MLP((4, 3, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,9 +258,9 @@ def test_samples_given_as_a_file_are_of_the_data_set_too(config, tmp_path):
 @pytest.mark.parametrize("sizes", [(784, 10), (100, 5, 10), (784, 5, 3)])
 def test_networks_of_other_data_are_refused(sizes, tmp_path):
     data = Dataset("MNIST", torch.zeros(2, 784), *[torch.zeros(2)] * 3)
-    check_network(Network((784, 5, 10)), data, tmp_path)
+    check_network(MLP((784, 5, 10)), data, tmp_path)
     with pytest.raises(UserError, match=f"{sizes[0]}-.*784 inputs, hidden units and 10 outputs"):
-        check_network(Network(sizes), data, tmp_path)
+        check_network(MLP(sizes), data, tmp_path)
 
 
 def test_double_precision_is_accepted(tmp_path):

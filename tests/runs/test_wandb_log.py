@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 
 from tests.offline_runs import read_offline_run
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
 from utils.runs import wandb_log
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -55,7 +55,7 @@ def test_an_offline_run_holds_what_it_should(config, capsys):
 def test_samples_go_to_wandb_if_they_are_asked_for(config, capsys):
     run = open_run(replace(config, wandb_samples=True), "toy", torch.device("cpu"))
     run.save_array("samples.npy", np.ones((2, 3)))
-    Network((2, 1)).save(run.path("network.json"))
+    MLP((2, 1)).save(run.path("network.json"))
     run.save_array("quantities.npy", np.ones(3))
     run.finish({})
     told = read_offline_run(run.directory)

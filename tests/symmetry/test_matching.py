@@ -2,8 +2,9 @@
 
 import itertools
 
-from utils.networks.mlp import Network, hidden_activations, initial_weights
-from utils.posteriors.gaussian import GaussianPosterior, rebase_gaussian
+from utils.networks.mlp import MLP, hidden_activations
+from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.runs.errors import UserError
 from utils.symmetry import matching
 from utils.symmetry.matching import (
@@ -14,21 +15,18 @@ from utils.symmetry.matching import (
     Stack,
     WeightMatcher,
     check_same_function,
-    iterated_mean,
     make_matcher,
-    mean_weights,
-    rebase,
-    rebase_all,
 )
 from utils.symmetry.permutation import identity, invert, num_transpositions, permute_weights
+from utils.symmetry.rebasin import iterated_mean, mean_weights, rebase, rebase_all
 
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-SHALLOW = Network((12, 40, 4))
-DEEP = Network((12, 24, 24, 24, 4))
-SMALL = Network((5, 7, 3))
+SHALLOW = MLP((12, 40, 4))
+DEEP = MLP((12, 24, 24, 24, 4))
+SMALL = MLP((5, 7, 3))
 
 
 def random(seed: int) -> torch.Generator:
@@ -66,7 +64,7 @@ def best_by_brute_force(similarity: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_activation_matching_equals_brute_force(seed):
-    reference, other = (initial_weights(SMALL, random(k)) for k in (2 * seed, 2 * seed + 1))
+    reference, other = (SMALL.initial_weights(random(k)) for k in (2 * seed, 2 * seed + 1))
     similarity = similarity_of(SMALL, reference, other)
     (perm,) = ActivationMatcher(SMALL, reference, images_for(SMALL))(other).permutation
     found = similarity[torch.arange(7), perm].sum().item()
@@ -76,7 +74,7 @@ def test_activation_matching_equals_brute_force(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_weight_matching_equals_brute_force(seed):
-    reference, other = (initial_weights(SMALL, random(k)) for k in (2 * seed, 2 * seed + 1))
+    reference, other = (SMALL.initial_weights(random(k)) for k in (2 * seed, 2 * seed + 1))
     distances = [
         (reference - permute_weights(SMALL, other, [torch.tensor(perm)])).norm().item()
         for perm in itertools.permutations(range(7))
@@ -86,7 +84,7 @@ def test_weight_matching_equals_brute_force(seed):
 
 
 def test_cosine_matching_equals_brute_force():
-    reference, other = (initial_weights(SMALL, random(k)) for k in (0, 1))
+    reference, other = (SMALL.initial_weights(random(k)) for k in (0, 1))
     (a, _), (b, _) = SMALL.layers(reference)[0], SMALL.layers(other)[0]
     cosines = torch.nn.functional.cosine_similarity(a[:, None], b[None], dim=-1)
     (perm,) = CosineMatcher(SMALL, reference)(other).permutation
@@ -97,7 +95,7 @@ def test_cosine_matching_equals_brute_force():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("network", [SHALLOW, DEEP], ids=["shallow", "deep"])
 def test_a_network_is_matched_to_itself_by_the_identity(network, method):
-    weights = initial_weights(network, random(0))
+    weights = network.initial_weights(random(0))
     matcher = make_matcher(method, network, weights, images_for(network))
     assert same(matcher(weights).permutation, identity(network))
 
@@ -105,7 +103,7 @@ def test_a_network_is_matched_to_itself_by_the_identity(network, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("network", [SHALLOW, DEEP], ids=["shallow", "deep"])
 def test_a_permuted_copy_is_moved_back_exactly(network, method):
-    weights = initial_weights(network, random(0))
+    weights = network.initial_weights(random(0))
     planted = any_permutation(network, 1)
     matcher = make_matcher(method, network, weights, images_for(network))
     moved = rebase(network, permute_weights(network, weights, planted), matcher)
@@ -117,7 +115,7 @@ def test_a_permuted_copy_is_moved_back_exactly(network, method):
 @pytest.mark.parametrize("network", [SHALLOW, DEEP], ids=["shallow", "deep"])
 def test_recovery_of_a_planted_permutation_fades_with_noise(network, method):
     """Noise σ relative to the weights' own: little is harmless, much makes it a random matching."""
-    weights = initial_weights(network, random(0))
+    weights = network.initial_weights(random(0))
     planted = any_permutation(network, 1)
     matcher = make_matcher(method, network, weights, images_for(network))
     recovered = []
@@ -134,7 +132,7 @@ def test_recovery_of_a_planted_permutation_fades_with_noise(network, method):
 
 def test_matching_by_activation_does_not_depend_on_the_other_layers():
     """So that layers can be matched one by one: permuting one layer moves its own result only."""
-    reference, other = (initial_weights(DEEP, random(k)) for k in (0, 1))
+    reference, other = (DEEP.initial_weights(random(k)) for k in (0, 1))
     matcher = ActivationMatcher(DEEP, reference, images_for(DEEP))
     first, second, third = matcher(other).permutation
     swapped = any_permutation(DEEP, 3)[1]
@@ -144,7 +142,7 @@ def test_matching_by_activation_does_not_depend_on_the_other_layers():
 
 
 def test_several_networks_at_once_as_one_by_one():
-    reference, *others = (initial_weights(SHALLOW, random(k)) for k in range(4))
+    reference, *others = (SHALLOW.initial_weights(random(k)) for k in range(4))
     matcher = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))
     for together, weights in zip(
         matcher.match_all(Stack(SHALLOW, torch.stack(others))), others, strict=True
@@ -153,7 +151,7 @@ def test_several_networks_at_once_as_one_by_one():
 
 
 def test_chunks_of_images_add_up(monkeypatch):
-    reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))
+    reference, other = (SHALLOW.initial_weights(random(k)) for k in (0, 1))
     whole = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
     monkeypatch.setattr(matching, "CHUNK_ROWS", 7)
     assert same(
@@ -172,7 +170,7 @@ def test_similarities_over_sixty_thousand_images_keep_the_precision_of_floats():
 
 def with_dead_and_equal_units() -> torch.Tensor:
     """Units 3 and 8 never active; units 5 and 6 the same."""
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     (incoming, bias), _ = SHALLOW.layers(weights)
     bias += 1  # without this some would be dead by themselves
     bias[[3, 8]] = -100
@@ -210,20 +208,20 @@ def rescaled(weights: torch.Tensor, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_faint_units_are_matched_by_the_images_as_well(seed):
-    reference, other = (rescaled(initial_weights(SHALLOW, random(k)), k) for k in (seed, seed + 1))
+    reference, other = (rescaled(SHALLOW.initial_weights(random(k)), k) for k in (seed, seed + 1))
     _, best = linear_sum_assignment(similarity_of(SHALLOW, reference, other), maximize=True)
     (found,) = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
     assert found.tolist() == best.tolist()
 
 
 def with_dead_layer(seed: int) -> torch.Tensor:
-    weights = initial_weights(SHALLOW, random(seed))
+    weights = SHALLOW.initial_weights(random(seed))
     SHALLOW.layers(weights)[0][1].fill_(-100)
     return weights
 
 
 def test_a_dead_layer_is_matched_by_cosines():
-    living, dead = initial_weights(SHALLOW, random(0)), with_dead_layer(1)
+    living, dead = SHALLOW.initial_weights(random(0)), with_dead_layer(1)
     for reference, other in ((living, dead), (dead, living), (dead, with_dead_layer(2))):
         found = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).permutation
         assert same(found, CosineMatcher(SHALLOW, reference)(other).permutation)
@@ -231,7 +229,7 @@ def test_a_dead_layer_is_matched_by_cosines():
 
 
 def test_dead_and_equal_units_of_the_network_and_of_the_reference_are_told_apart():
-    living = rescaled(initial_weights(SHALLOW, random(0)), 0)
+    living = rescaled(SHALLOW.initial_weights(random(0)), 0)
     found = ActivationMatcher(SHALLOW, living, images_for(SHALLOW))(with_dead_and_equal_units())
     assert (found.dead, found.reference_dead, found.tied, found.reference_tied) == (2, 0, 2, 0)
     found = ActivationMatcher(SHALLOW, with_dead_and_equal_units(), images_for(SHALLOW))(living)
@@ -247,7 +245,7 @@ def test_what_a_matcher_does_not_look_at_it_does_not_count(method):
 
 
 def test_ordinary_networks_have_no_ties():
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     matcher = ActivationMatcher(SHALLOW, weights, images_for(SHALLOW))
     assert matcher(weights).tied == 0
     (incoming, bias), _ = SHALLOW.layers(weights)
@@ -257,7 +255,7 @@ def test_ordinary_networks_have_no_ties():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_weight_matching_never_worsens_its_objective(seed):
-    reference, other = (initial_weights(DEEP, random(k)) for k in (2 * seed, 2 * seed + 1))
+    reference, other = (DEEP.initial_weights(random(k)) for k in (2 * seed, 2 * seed + 1))
     matcher = WeightMatcher(DEEP, reference)
     steps = list(matcher.descend(other, any_permutation(DEEP, seed), random(seed)))
     objectives = [
@@ -270,7 +268,7 @@ def test_weight_matching_never_worsens_its_objective(seed):
 
 
 def test_the_end_of_the_descent_cannot_be_bettered_by_a_swap():
-    reference, other = (initial_weights(DEEP, random(k)) for k in (0, 1))
+    reference, other = (DEEP.initial_weights(random(k)) for k in (0, 1))
     end = WeightMatcher(DEEP, reference)(other).permutation
     best = reference @ permute_weights(DEEP, other, end)
     for layer, (a, b) in itertools.product(range(3), itertools.combinations(range(24), 2)):
@@ -281,8 +279,8 @@ def test_the_end_of_the_descent_cannot_be_bettered_by_a_swap():
 
 def test_no_layer_can_gain_anything_where_a_descent_ends():
     """Beginning again at an end looks at every layer at least once."""
-    network = Network((12, *5 * [16], 4))
-    reference, other = (initial_weights(network, random(k)) for k in (0, 1))
+    network = MLP((12, *5 * [16], 4))
+    reference, other = (network.initial_weights(random(k)) for k in (0, 1))
     matcher = WeightMatcher(network, reference)
     for seed in range(30):
         *_, end = matcher.descend(other, any_permutation(network, seed), random(seed))
@@ -292,14 +290,14 @@ def test_no_layer_can_gain_anything_where_a_descent_ends():
 def test_one_hidden_layer_takes_one_assignment(monkeypatch):
     solved, assign = [], matching._assign
     monkeypatch.setattr(matching, "_assign", lambda table: solved.append(table) or assign(table))
-    reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))
+    reference, other = (SHALLOW.initial_weights(random(k)) for k in (0, 1))
     WeightMatcher(SHALLOW, reference)(other)
     assert len(solved) == 1
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
 def test_the_start_by_cosines_beats_several_tries_from_the_identity(seed):
-    reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
+    reference, other = (DEEP.initial_weights(random(k)) for k in (seed, seed + 1))
     matcher = WeightMatcher(DEEP, reference, restarts=0)
     tries = [list(matcher.descend(other, identity(DEEP), random(k)))[-1] for k in range(5)]
     found = (reference @ rebase(DEEP, other, matcher).weights).item()
@@ -308,7 +306,7 @@ def test_the_start_by_cosines_beats_several_tries_from_the_identity(seed):
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
 def test_starts_but_the_identity_do_not_depend_on_the_order_of_units(seed):
-    reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
+    reference, other = (DEEP.initial_weights(random(k)) for k in (seed, seed + 1))
     matcher = WeightMatcher(DEEP, reference)
     copy = permute_weights(DEEP, other, any_permutation(DEEP, 9))
     begun, ended = [], []
@@ -326,7 +324,7 @@ def test_starts_but_the_identity_do_not_depend_on_the_order_of_units(seed):
 
 def test_restarts_can_only_help():
     def objective(seed, restarts):
-        reference, other = (initial_weights(DEEP, random(k)) for k in (seed, seed + 1))
+        reference, other = (DEEP.initial_weights(random(k)) for k in (seed, seed + 1))
         matcher = WeightMatcher(DEEP, reference, restarts=restarts)
         return (reference @ rebase(DEEP, other, matcher).weights).item()
 
@@ -337,7 +335,7 @@ def test_restarts_can_only_help():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_networks_is_rebased_one_at_a_time(method):
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     asked = []
 
     def samples():
@@ -352,7 +350,7 @@ def test_a_stream_of_networks_is_rebased_one_at_a_time(method):
 
 
 def test_rebase_refuses_a_change_of_function(monkeypatch):
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     matcher = WeightMatcher(SHALLOW, weights)
 
     def forget_the_outgoing_weights(network, weights, permutation):
@@ -368,7 +366,7 @@ def test_rebase_refuses_a_change_of_function(monkeypatch):
 
 
 def test_a_single_pair_of_units_moved_by_half_is_noticed():
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     for a, b in itertools.combinations(range(40), 2):
         broken = weights.clone()
         outgoing = SHALLOW.layers(broken)[1][0]
@@ -381,7 +379,7 @@ def test_a_single_pair_of_units_moved_by_half_is_noticed():
 @pytest.mark.parametrize("part", ["incoming", "bias", "outgoing"])
 def test_half_a_move_of_units_that_are_dead_is_noticed(layer, part):
     """No input tells: the logits stay what they were."""
-    weights = initial_weights(DEEP, random(0))
+    weights = DEEP.initial_weights(random(0))
     DEEP.layers(weights)[layer][1][[3, 8]] = torch.tensor([-100.0, -101])
     broken = weights.clone()
     (incoming, bias), (outgoing, _) = DEEP.layers(broken)[layer : layer + 2]
@@ -392,10 +390,10 @@ def test_half_a_move_of_units_that_are_dead_is_noticed(layer, part):
 
 
 def test_a_gaussian_is_moved_as_a_whole():
-    mean = initial_weights(SHALLOW, random(0))
+    mean = SHALLOW.initial_weights(random(0))
     std = torch.rand(SHALLOW.num_weights, generator=random(1))
     planted = any_permutation(SHALLOW, 2)
-    posterior = GaussianPosterior(
+    posterior = Gaussian(
         permute_weights(SHALLOW, mean, planted), permute_weights(SHALLOW, std, planted)
     )
     moved, found = rebase_gaussian(SHALLOW, posterior, WeightMatcher(SHALLOW, mean))
@@ -413,7 +411,7 @@ def test_mean_of_samples():
 
 @pytest.mark.parametrize("method", ["activation", "weight"])
 def test_iterated_mean_finds_the_network_behind_shuffled_noisy_copies(method):
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     copies = [
         permute_weights(
             SHALLOW,
@@ -433,7 +431,7 @@ def test_iterated_mean_finds_the_network_behind_shuffled_noisy_copies(method):
 
 
 def test_iterated_mean_says_when_it_did_not_come_to_rest():
-    samples = [initial_weights(SHALLOW, random(k)) for k in range(6)]
+    samples = [SHALLOW.initial_weights(random(k)) for k in range(6)]
     mean = iterated_mean(
         SHALLOW, samples, lambda reference: WeightMatcher(SHALLOW, reference), max_rounds=1
     )
@@ -441,21 +439,21 @@ def test_iterated_mean_says_when_it_did_not_come_to_rest():
 
 
 def test_iterated_mean_needs_samples_that_can_be_gone_through_again():
-    samples = (initial_weights(SHALLOW, random(k)) for k in range(3))
+    samples = (SHALLOW.initial_weights(random(k)) for k in range(3))
     with pytest.raises(UserError, match="but a generator only once: give a list"):
         iterated_mean(SHALLOW, samples, lambda reference: WeightMatcher(SHALLOW, reference))
 
 
 def test_a_misspelt_method_is_refused_in_a_sentence():
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     with pytest.raises(UserError, match="no matching by 'cos'; there is: activation, weight, cos"):
         make_matcher("cos", SHALLOW, weights, images_for(SHALLOW))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_network_without_hidden_layers_has_nothing_to_match(method):
-    network = Network((12, 4))
-    weights = initial_weights(network, random(0))
+    network = MLP((12, 4))
+    weights = network.initial_weights(random(0))
     moved = rebase(network, weights, make_matcher(method, network, weights, images_for(network)))
     assert moved.matching.permutation == []
     assert torch.equal(moved.weights, weights)
@@ -465,7 +463,7 @@ def test_a_network_without_hidden_layers_has_nothing_to_match(method):
 @pytest.mark.parametrize("reference_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_of_either_precision_are_matched(method, reference_dtype, dtype):
-    weights = initial_weights(DEEP, random(0))
+    weights = DEEP.initial_weights(random(0))
     planted = any_permutation(DEEP, 1)
     matcher = make_matcher(method, DEEP, weights.to(reference_dtype), images_for(DEEP))
     moved = rebase(DEEP, permute_weights(DEEP, weights, planted).to(dtype), matcher)
@@ -475,7 +473,7 @@ def test_weights_of_either_precision_are_matched(method, reference_dtype, dtype)
 
 @pytest.mark.parametrize("method", METHODS)
 def test_diverged_weights_are_refused_in_a_sentence(method):
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
     with pytest.raises(UserError, match="not all finite"):
         matcher(weights * float("nan"))
@@ -483,7 +481,7 @@ def test_diverged_weights_are_refused_in_a_sentence(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_single_weight_that_is_not_finite_is_refused_in_a_sentence(method):
-    weights = initial_weights(SHALLOW, random(0))
+    weights = SHALLOW.initial_weights(random(0))
     matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
     broken = weights.clone()
     broken[-1] = float("nan")  # of the last bias, which no matcher compares
@@ -493,6 +491,6 @@ def test_a_single_weight_that_is_not_finite_is_refused_in_a_sentence(method):
 
 def test_random_networks_need_nearly_as_many_transpositions_as_chance():
     """Unrelated networks: NoT of the matching near 40 − H_40 = 35.7, whose deviation is 1.6."""
-    reference, other = (initial_weights(SHALLOW, random(k)) for k in (0, 1))
+    reference, other = (SHALLOW.initial_weights(random(k)) for k in (0, 1))
     found: Matching = WeightMatcher(SHALLOW, reference)(other)
     assert 28 <= num_transpositions(found.permutation) <= 39

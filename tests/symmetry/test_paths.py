@@ -1,6 +1,7 @@
 """Losses along the line between networks: ends, shortcuts and barriers with known answers."""
 
-from utils.networks.mlp import Network, initial_weights, layer_outputs
+from utils.networks.mlp import MLP, layer_outputs
+from utils.networks.network import Network
 from utils.symmetry.matching import ActivationMatcher, Stack
 from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import permute_weights
@@ -8,7 +9,7 @@ from utils.symmetry.permutation import permute_weights
 import pytest
 import torch
 
-NETWORKS = [Network((8, 20, 3)), Network((8, 12, 9, 3)), Network((8, 20, 3), "tanh")]
+NETWORKS = [MLP((8, 20, 3)), MLP((8, 12, 9, 3)), MLP((8, 20, 3), "tanh")]
 LAMBDAS = (0.0, 0.1, 0.25, 0.5, 0.9, 1.0)
 
 
@@ -22,7 +23,7 @@ def random(seed: int) -> torch.Generator:
 
 
 def pair(network: Network) -> tuple[torch.Tensor, torch.Tensor]:
-    return initial_weights(network, random(0)), initial_weights(network, random(1))
+    return network.initial_weights(random(0)), network.initial_weights(random(1))
 
 
 def points(count: int = 250) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +82,7 @@ def test_barrier_of_known_curves():
 
 def test_the_barrier_to_a_permuted_copy_goes_when_it_is_rebased():
     network = NETWORKS[0]
-    weights = 3 * initial_weights(network, random(0))
+    weights = 3 * network.initial_weights(random(0))
     images, labels = points()
     copy = permute_weights(network, weights, [torch.randperm(20, generator=random(4))])
     labels = layer_outputs(network, weights, images)[-1].argmax(-1)  # so that its error is 0
@@ -119,7 +120,7 @@ def test_lines_to_several_networks_are_those_to_each_alone(network):
 
 
 def test_distances_per_tensor():
-    network = Network((2, 2, 1))
+    network = MLP((2, 2, 1))
     first = torch.zeros(network.num_weights)
     second = torch.tensor([1.0, 1, 1, 1, 0, 3, 0, 4, 12])
     assert tensor_names(network) == ["W1", "b1", "W2", "b2", "total"]

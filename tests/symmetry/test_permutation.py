@@ -3,7 +3,8 @@
 import itertools
 from collections import Counter
 
-from utils.networks.mlp import Network, initial_weights, logits
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
 from utils.runs.errors import UserError
 from utils.symmetry.permutation import (
     compose,
@@ -22,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-DEEP = Network((6, 5, 7, 4, 3))
+DEEP = MLP((6, 5, 7, 4, 3))
 
 
 def random(seed: int) -> torch.Generator:
@@ -69,7 +70,7 @@ def test_transpositions_per_layer_and_in_total():
 
 
 def test_convention_on_two_layers():
-    network = Network((2, 3, 2))
+    network = MLP((2, 3, 2))
     weights = torch.arange(network.num_weights, dtype=torch.float32)
     (w1, b1), (w2, b2) = network.layers(weights)
     perm = torch.tensor([2, 0, 1])
@@ -82,13 +83,13 @@ def test_convention_on_two_layers():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_logits_stay_the_same(activation):
-    network = Network(DEEP.sizes, activation)
+    network = MLP(DEEP.sizes, activation)
     weights = torch.randn(network.num_weights, generator=random(0), dtype=torch.float64)
     inputs = torch.randn(50, 6, generator=random(1), dtype=torch.float64)
     moved = permute_weights(network, weights, any_permutation(network, 2))
     assert not torch.equal(moved, weights)
     torch.testing.assert_close(
-        logits(network, moved, inputs), logits(network, weights, inputs), rtol=0, atol=1e-10
+        network.outputs(moved, inputs), network.outputs(weights, inputs), rtol=0, atol=1e-10
     )
 
 
@@ -101,14 +102,14 @@ def test_a_stack_is_permuted_row_by_row():
 
 
 def test_compose_applies_first_then_second():
-    weights = initial_weights(DEEP, random(0))
+    weights = DEEP.initial_weights(random(0))
     first, second = any_permutation(DEEP, 1), any_permutation(DEEP, 2)
     one_by_one = permute_weights(DEEP, permute_weights(DEEP, weights, first), second)
     assert torch.equal(permute_weights(DEEP, weights, compose(first, second)), one_by_one)
 
 
 def test_invert_undoes():
-    weights = initial_weights(DEEP, random(0))
+    weights = DEEP.initial_weights(random(0))
     permutation = any_permutation(DEEP, 1)
     moved = permute_weights(DEEP, weights, permutation)
     assert torch.equal(permute_weights(DEEP, moved, invert(permutation)), weights)
@@ -165,7 +166,7 @@ def test_random_baseline_is_the_mean_over_all_permutations():
     ],
 )
 def test_what_is_not_a_permutation_is_refused(permutation, reason):
-    network = Network((2, 3, 2))
+    network = MLP((2, 3, 2))
     with pytest.raises(UserError, match=reason):
         permute_weights(
             network, torch.zeros(network.num_weights), [torch.tensor(p) for p in permutation]
@@ -183,7 +184,7 @@ def test_what_is_not_a_permutation_is_refused(permutation, reason):
     ids=["numpy", "list", "uint8", "bool"],
 )
 def test_what_cannot_index_is_refused(perm, reason):
-    network = Network((2, 3, 2))
+    network = MLP((2, 3, 2))
     with pytest.raises(UserError, match=reason):
         permute_weights(network, torch.zeros(network.num_weights), [perm])
     with pytest.raises(UserError, match=reason):
@@ -199,7 +200,7 @@ def test_what_cannot_index_is_refused(perm, reason):
     ids=["tensor", "scalar", "numpy", "numbers", "number", "None", "generator"],
 )  # fmt: skip
 def test_what_is_no_list_of_tensors_is_refused(permutation):
-    network = Network((2, 3, 2))
+    network = MLP((2, 3, 2))
     weights = torch.zeros(network.num_weights)
     for function in (
         lambda p: permute_weights(network, weights, p),

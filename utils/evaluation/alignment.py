@@ -4,19 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from utils.evaluation.columns import Column, PartAverages
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import (
-    Compact,
-    LowRankFit,
-    Moments,
-    block_of,
-    enter_block,
-    merge_all,
-)
-from utils.posteriors.gaussian import GaussianPosterior
-from utils.symmetry.matching import Matcher, Matching, Rebased, move, rebase
-from utils.symmetry.permutation import Permutation, compose, hidden_sizes, permute_weights
+from utils.posteriors.compact import Compact
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRankFit
+from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
+from utils.symmetry.matching import Matcher, Matching
+from utils.symmetry.rebasin import Rebased, move, rebase
+from utils.symmetry.transformation import Transformation, from_row, identity
 
 import numpy as np
 import torch
@@ -36,12 +32,14 @@ class Aligned:
         self.direct_blocks: list[Moments] = []
         self.rebased_blocks: list[Moments] = []
         self.done = 0
-        self._permutations = torch.zeros(num_samples, sum(hidden_sizes(network)), dtype=torch.long)
+        self._permutations = torch.zeros(
+            num_samples, len(identity(network).to_row()), dtype=torch.long
+        )
         self._watched = torch.zeros(2, num_samples, num_watched)
 
-    def enter(self, permutation: Permutation, before: Tensor, after: Tensor) -> None:
-        """The next sample's permutation, and its watched weights before and after it."""
-        self._permutations[self.done] = torch.cat(permutation)
+    def enter(self, transformation: Transformation, before: Tensor, after: Tensor) -> None:
+        """Add the next sample's transformation, and its watched weights before and after it."""
+        self._permutations[self.done] = transformation.to_row()
         self._watched[0, self.done], self._watched[1, self.done] = before, after
         self.done += 1
 
@@ -51,12 +49,11 @@ class Aligned:
         return self._permutations[: self.done]
 
     @property
-    def permutations(self) -> list[Permutation]:
+    def transformations(self) -> list[Transformation]:
         """Of the samples so far."""
-        sizes = hidden_sizes(self.network)
-        return [list(row.split(sizes)) for row in self.permutation_rows]
+        return [from_row(self.network, row) for row in self.permutation_rows]
 
-    def rebased(self) -> GaussianPosterior:
+    def rebased(self) -> Gaussian:
         """q_r"""
         return merge_all(self.rebased_blocks).gaussian()
 
@@ -65,7 +62,7 @@ class Aligned:
         return dict(zip(("before", "after"), self._watched.numpy(), strict=True))
 
     def compact(self) -> Compact:
-        return Compact(self.rebased(), self.permutations, self.reference)
+        return Compact(self.rebased(), self.transformations, self.reference)
 
 
 def align(
@@ -77,12 +74,12 @@ def align(
     num_blocks: int,
     watched: Tensor,
     low_rank: LowRankFit | None = None,
-    known: list[Permutation] = (),
+    known: Sequence[Transformation] = (),
     on_sample: Callable[[Aligned], None] = lambda aligned: None,
 ) -> Aligned:
     """Rebase samples one after the other and gather everything about them.
 
-    `watched` are indices of weights whose values are kept for every sample. The permutations of
+    `watched` are indices of weights whose values are kept for every sample. The transformations of
     the first samples may be `known` already, as when an interrupted pass is made again.
     """
     aligned = Aligned(network, reference, len(samples), len(watched))
@@ -90,13 +87,13 @@ def align(
     device = test_images.device
     for position in range(len(samples)):
         weights = samples[position].to(device)
-        permutation = known[position] if position < len(known) else None
-        moved, matching = _rebase(network, weights, matcher, permutation)
+        transformation = known[position] if position < len(known) else None
+        moved, matching = _rebase(network, weights, matcher, transformation)
         parts.add(class_probabilities(network, weights, test_images))
         block = block_of(position, len(samples), num_blocks)
         enter_block(aligned.direct_blocks, block, weights)
         enter_block(aligned.rebased_blocks, block, moved)
-        aligned.enter(matching.permutation, weights[watched], moved[watched])
+        aligned.enter(matching.transformation, weights[watched], moved[watched])
         if low_rank:
             low_rank.add(moved)
         on_sample(aligned)
@@ -118,18 +115,18 @@ def align_again(
         moved, matching = rebase(network, weights, matcher)
         block = block_of(position, len(rebased), num_blocks)
         enter_block(aligned.rebased_blocks, block, moved)
-        first, nothing = rebased.permutations[position], weights[:0]
-        aligned.enter(compose(first, matching.permutation), nothing, nothing)
+        first, nothing = rebased.transformations[position], weights[:0]
+        aligned.enter(first.then(matching.transformation), nothing, nothing)
         on_sample()
     return aligned
 
 
 def _rebase(
-    network: Network, weights: Tensor, matcher: Matcher, permutation: Permutation | None
+    network: Network, weights: Tensor, matcher: Matcher, transformation: Transformation | None
 ) -> Rebased:
-    if permutation is None:
+    if transformation is None:
         return rebase(network, weights, matcher)
-    return Rebased(move(network, weights, permutation), Matching(permutation))
+    return Rebased(move(weights, transformation), Matching(transformation))
 
 
 @dataclass(frozen=True)
@@ -138,22 +135,22 @@ class RebasedSamples:
 
     network: Network
     samples: Sequence[Tensor]
-    permutations: list[Permutation]
+    transformations: list[Transformation]
     device: torch.device
 
     def __len__(self) -> int:
-        return len(self.permutations)
+        return len(self.transformations)
 
     def __iter__(self) -> Iterator[Tensor]:
-        for position, permutation in enumerate(self.permutations):
-            yield permute_weights(self.network, self.samples[position].to(self.device), permutation)
+        for position, transformation in enumerate(self.transformations):
+            yield transformation.apply(self.samples[position].to(self.device))
 
     def spaced(self, count: int) -> "RebasedSamples":
         """At most so many of them, evenly spaced."""
         chosen = spaced_positions(len(self), count)
         samples = [self.samples[position] for position in chosen]
-        permutations = [self.permutations[position] for position in chosen]
-        return RebasedSamples(self.network, samples, permutations, self.device)
+        transformations = [self.transformations[position] for position in chosen]
+        return RebasedSamples(self.network, samples, transformations, self.device)
 
 
 def spaced_positions(length: int, count: int) -> list[int]:

@@ -10,9 +10,9 @@ from utils.evaluation.metrics import (
     mean_nll,
     total_variation,
 )
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import block_of
+from utils.posteriors.moments import block_of
 
 import torch
 from torch import Tensor

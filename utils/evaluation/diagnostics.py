@@ -6,7 +6,7 @@ localization: an improved R-hat for assessing convergence of MCMC". Draws are [c
 
 import math
 
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -141,8 +141,8 @@ class Quantities:
     def __init__(self, network: Network, labels: Tensor, seed: int):
         self._labels = labels.unsqueeze(1)
         self._images = torch.linspace(0, len(labels) - 1, NUM_IMAGES).long().to(labels.device)
-        outputs, inputs = network.shapes[-1]
-        sizes = {"weights": network.num_weights, "output_layer": outputs * (inputs + 1)}
+        output_layer = sum(slot.size for slot in network.slots[-2:])
+        sizes = {"weights": network.num_weights, "output_layer": output_layer}
         self._directions = {
             name: torch.randn(
                 NUM_PROJECTIONS, size, generator=generator(seed, "projections", name)

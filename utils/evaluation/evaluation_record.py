@@ -4,11 +4,11 @@ import time
 
 from utils.evaluation.alignment import Aligned
 from utils.evaluation.columns import Column
-from utils.posteriors.compact import LowRankGaussian
+from utils.posteriors.low_rank import LowRank
 from utils.posteriors.sources import Samples, WeightSpace
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.permutation import Permutation, hidden_sizes
+from utils.symmetry.transformation import Transformation, from_row
 
 import torch
 from torch import Tensor
@@ -24,13 +24,12 @@ class RebasinRecord:
         self._path = samples.path
         self._used = {"indices": torch.from_numpy(samples.indices), "reference": samples[0]}
         self._checkpointed = time.monotonic()
-        self.known: list[Permutation] = []
+        self.known: list[Transformation] = []
         saved = run.load_checkpoint()
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
-            rows, sizes = arrays["permutations"].cpu(), hidden_sizes(samples.network)
-            self.known = [list(row.split(sizes)) for row in rows]
+            self.known = [from_row(samples.network, row) for row in arrays["permutations"].cpu()]
 
     def keep(self, aligned: Aligned) -> None:
         """To be called after every sample; writes now and then, at the end, and before a stop."""
@@ -60,7 +59,7 @@ def save_compact(
     hmc: Aligned,
     to_mean: Aligned,
     others: dict[str, Aligned],
-    low_rank: LowRankGaussian,
+    low_rank: LowRank,
 ) -> None:
     hmc.compact().save(run.path("compact.npz"))
     to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))

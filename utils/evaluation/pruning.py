@@ -8,9 +8,9 @@ over several random orders.
 from collections.abc import Callable, Sequence
 
 from utils.evaluation.metrics import accuracy
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.posteriors.gaussian import Gaussian
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ LOSSES = (0.01, 0.05)  # of accuracy, at which the sparsity reached is told
 NUM_RANDOM = 10  # orders
 
 
-def orders(posterior: GaussianPosterior, random: torch.Generator) -> dict[str, list[Tensor]]:
+def orders(posterior: Gaussian, random: torch.Generator) -> dict[str, list[Tensor]]:
     """Weights [d] in the order in which they are kept, by each criterion; several at random."""
     mean = posterior.mean.abs()
     return {
@@ -38,7 +38,7 @@ def by_std(std: Tensor) -> Tensor:
     return std.argsort(stable=True)
 
 
-def by_signal_to_noise(posterior: GaussianPosterior) -> Tensor:
+def by_signal_to_noise(posterior: Gaussian) -> Tensor:
     """Weights that are surely not zero first; where all σ are 0, those of largest |μ|."""
     mean, std = posterior.mean.double().abs(), posterior.std.double()
     smallest = torch.finfo(torch.float32).tiny  # for σ of 0, where all samples agree

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from utils.evaluation.columns import draw_column, scores
 from utils.evaluation.weight_study import correlation
-from utils.networks.mlp import Network
-from utils.posteriors.compact import no_moments
-from utils.posteriors.gaussian import GaussianPosterior, rebase_gaussian
+from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
+from utils.posteriors.moments import no_moments
 from utils.runs.seeding import generator
-from utils.symmetry.matching import Matcher, move, rebase_all
-from utils.symmetry.permutation import num_transpositions
+from utils.symmetry.matching import Matcher
+from utils.symmetry.rebasin import move, rebase_all
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Fitted:
-    posterior: GaussianPosterior
+    posterior: Gaussian
     transpositions: list[int]  # of every sample's rebasin
 
 
@@ -43,7 +43,7 @@ def fit_to(
     moments, transpositions, fits = None, [], {}
     for moved in rebase_all(setting.network, samples, matcher):
         moments = (moments or no_moments(moved.weights)).add(moved.weights)
-        transpositions.append(num_transpositions(moved.matching.permutation))
+        transpositions.append(moved.matching.transformation.total_transpositions())
         if moments.count in counts:
             fits[moments.count] = Fitted(moments.gaussian(), list(transpositions))
     return [fits[count] for count in counts]
@@ -100,7 +100,7 @@ def study_references(
 def study_prior(
     setting: Setting,
     reference: Tensor,
-    methods: dict[str, GaussianPosterior],
+    methods: dict[str, Gaussian],
     count: int,
     effective: int,
 ) -> dict:
@@ -131,8 +131,8 @@ def prior_network(setting: Setting, number: int) -> Tensor:
 
 
 def move_together(
-    network: Network, posterior: GaussianPosterior, member: Tensor, matcher: Matcher
-) -> tuple[GaussianPosterior, Tensor]:
+    network: Network, posterior: Gaussian, member: Tensor, matcher: Matcher
+) -> tuple[Gaussian, Tensor]:
     """A Gaussian rebased as a whole, and a network of its that goes along."""
     moved, matching = rebase_gaussian(network, posterior, matcher)
-    return moved, move(network, member, matching.permutation)
+    return moved, move(member, matching.transformation)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from utils.evaluation.columns import ROWS, TRUTH, Column, draw_column, scores
-from utils.networks.mlp import Network
-from utils.posteriors.compact import LowRankGaussian, Moments, block_of, merge_all
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.moments import Moments, block_of, merge_all
 from utils.runs.seeding import generator
 
 import torch
@@ -86,17 +87,15 @@ class Fit:
     """A Gaussian that is fitted to a method's samples, and how it is fitted to some blocks."""
 
     method: str
-    again: Callable[[list[int]], GaussianPosterior | LowRankGaussian]
+    again: Callable[[list[int]], Gaussian | LowRank]
 
 
-def refit_moments(blocks: list[Moments], chosen: list[int]) -> GaussianPosterior:
+def refit_moments(blocks: list[Moments], chosen: list[int]) -> Gaussian:
     """The mean-field Gaussian of some blocks, each as often as it is chosen."""
     return merge_all([blocks[block] for block in chosen]).gaussian()
 
 
-def refit_low_rank(
-    low_rank: LowRankGaussian, blocks: list[Moments], chosen: list[int]
-) -> LowRankGaussian:
+def refit_low_rank(low_rank: LowRank, blocks: list[Moments], chosen: list[int]) -> LowRank:
     """The low-rank Gaussian of some blocks of its samples.
 
     Its mean is the blocks': a rank that is too small leaves out some ways in which it can move.

@@ -5,9 +5,9 @@ posterior is the prior N(0, 1), whatever the network. They are the known answer 
 """
 
 from utils.evaluation.diagnostics import FEWEST_DRAWS, diagnose, ess_mean
-from utils.networks.mlp import Network
-from utils.posteriors.compact import Moments
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.moments import Moments
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -28,27 +28,26 @@ FEWEST_EFFECTIVE = 10  # samples, below which a chain cannot be checked against 
 def dead_weights(network: Network, images: Tensor) -> Tensor:
     """Which weights [d] lead from a pixel that is zero in all images."""
     dead = torch.zeros(network.num_weights, dtype=torch.bool, device=images.device)
-    network.layers(dead)[0][0][:] = ~images.any(0)
+    if network.pixel_slot:
+        network.pixel_slot.of(dead)[:] = ~images.any(0)
     return dead
 
 
 def weight_groups(network: Network, dead: Tensor) -> dict[str, Tensor]:
     """Masks [d] of the first layer's weights, dead and alive, and of every other tensor."""
     groups = {}
-    for number in range(len(network.shapes)):
-        for part, name in enumerate((f"W{number + 1}", f"b{number + 1}")):
-            mask = torch.zeros_like(dead)
-            network.layers(mask)[number][part].fill_(True)
-            groups[name] = mask
+    for slot in network.slots:
+        mask = torch.zeros_like(dead)
+        slot.of(mask).fill_(True)
+        groups[slot.name] = mask & ~dead
     groups["dead pixels"] = dead
-    groups["W1"] = groups["W1"] & ~dead
     return {name: mask for name, mask in groups.items() if mask.any()}
 
 
 def alive_weights(groups: dict[str, Tensor]) -> Tensor:
     """Which weights [d] are not behind dead pixels."""
     dead = groups.get("dead pixels")
-    return torch.ones_like(groups["W1"]) if dead is None else ~dead
+    return torch.ones_like(next(iter(groups.values()))) if dead is None else ~dead
 
 
 def choose_watched(groups: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
@@ -145,7 +144,7 @@ def check_dead_weights(
 
 
 def check_dead_pixels(
-    moments: dict[str, Moments], mixed: dict, vi: GaussianPosterior | None, dead: Tensor
+    moments: dict[str, Moments], mixed: dict, vi: Gaussian | None, dead: Tensor
 ) -> dict[str, dict | None]:
     """Weights of dead pixels beside the prior: HMC's before and after rebasin, and VI's.
 
@@ -164,7 +163,7 @@ def check_dead_pixels(
     }
 
 
-def describe_dead(posterior: GaussianPosterior, dead: Tensor) -> dict | None:
+def describe_dead(posterior: Gaussian, dead: Tensor) -> dict | None:
     """Of a Gaussian's dead weights: their average σ and the root of the mean of μ²; exact: 1 and 0.
 
     None if there are no such weights.
@@ -179,7 +178,7 @@ def describe_dead(posterior: GaussianPosterior, dead: Tensor) -> dict | None:
 
 
 def prior_band(
-    direct: GaussianPosterior,
+    direct: Gaussian,
     groups: dict[str, Tensor],
     watched: dict[str, np.ndarray],
     dead_follow_prior: bool,
@@ -216,9 +215,7 @@ def _effective_sizes(chains: np.ndarray) -> tuple[float, float]:
     return tuple(float(np.median(sizes)) for sizes in both)
 
 
-def share_at_prior(
-    posterior: GaussianPosterior, groups: dict[str, Tensor], band: np.ndarray
-) -> dict:
+def share_at_prior(posterior: Gaussian, groups: dict[str, Tensor], band: np.ndarray) -> dict:
     """Share of weights of every group whose σ lies in the band, so may be the prior's."""
     inside = (posterior.std >= float(band[0])) & (posterior.std <= float(band[1]))
     return {"band": band, "share": averages(inside, groups)}
@@ -234,7 +231,7 @@ def averages(values: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
 
 
 def describe_frames(
-    frames: dict[str, dict[str, GaussianPosterior]],
+    frames: dict[str, dict[str, Gaussian]],
     groups: dict[str, Tensor],
     band: np.ndarray | None,
 ) -> dict[str, dict]:
@@ -262,9 +259,7 @@ def correlation(first: Tensor, second: Tensor) -> float:
     return torch.corrcoef(pair)[0, 1].item()
 
 
-def correlations(
-    posteriors: dict[str, GaussianPosterior], mask: Tensor
-) -> dict[str, dict[str, float]]:
+def correlations(posteriors: dict[str, Gaussian], mask: Tensor) -> dict[str, dict[str, float]]:
     """Of the means, and of the deviations, of every pair of posteriors over the masked weights."""
     names = list(posteriors)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]

@@ -12,8 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from utils.networks.mlp import Network
-from utils.networks.mlp_gradients import Backprop
+from utils.networks.network import Network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
@@ -175,13 +174,12 @@ def _train_epoch(
     stack, num_points = orders.shape
     step = _optimizer_step(network, state, members, settings, num_points, epoch)
     rows = min(settings.batch_size, num_points)
-    backprop = Backprop(network, stack, rows, images.device)
     batch = torch.empty(stack * rows, images.shape[1], device=images.device)
     total_nll = torch.zeros(stack, dtype=torch.float64, device=images.device)
     for indices in orders.to(images.device).split(settings.batch_size, dim=1):
         inputs = batch[: indices.numel()]
         torch.index_select(images, 0, indices.flatten(), out=inputs)
-        total_nll += step(backprop, inputs.unflatten(0, indices.shape), labels[indices])
+        total_nll += step(inputs.unflatten(0, indices.shape), labels[indices])
     return total_nll / num_points
 
 
@@ -192,21 +190,18 @@ def _optimizer_step(
     settings: TrainingSettings,
     num_points: int,
     epoch: int,
-) -> Callable[[Backprop, Tensor, Tensor], Tensor]:
-    """The function (backprop, inputs, labels) -> summed NLL [stack] that makes one step."""
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function (inputs, labels) -> summed NLL [stack] that makes one step."""
     weights, momentum = state.weights[members], state.momentum[members]
-    layers = network.layers(weights)
+    rows = min(settings.batch_size, num_points)
     decay = settings.prior_precision / num_points
     anchors = None if state.anchors is None else state.anchors[members]
 
     if settings.optimizer == "SGD":
-        velocity = network.layers(momentum)
+        add_to_velocity = network.gradient(weights, momentum, rows)
 
-        def sgd_step(backprop, inputs, labels):
-            nll = backprop.cross_entropy(
-                layers, inputs, labels, velocity,
-                scale=1 / labels.shape[1], keep=settings.momentum,
-            )  # fmt: skip
+        def sgd_step(inputs, labels):
+            nll = add_to_velocity(inputs, labels, scale=1 / labels.shape[1], keep=settings.momentum)
             if decay:
                 momentum.add_(weights, alpha=decay)
                 if anchors is not None:
@@ -217,15 +212,13 @@ def _optimizer_step(
         return sgd_step
 
     gradient = torch.empty_like(weights)
-    gradient_layers = network.layers(gradient)
+    find_gradient = network.gradient(weights, gradient, rows)
     second_moment = state.second_moment[members]
     made = float(epoch * -(-num_points // settings.batch_size))
     steps_done = torch.tensor(made, device=weights.device)
 
-    def adam_step(backprop, inputs, labels):
-        nll = backprop.cross_entropy(
-            layers, inputs, labels, gradient_layers, scale=1 / labels.shape[1], keep=0
-        )
+    def adam_step(inputs, labels):
+        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
         if anchors is not None:
             gradient.sub_(anchors, alpha=decay)
         adam_update(

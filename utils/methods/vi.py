@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 
 from utils.methods.training import adam_update, check_finite, data_order
-from utils.networks.mlp import Network
-from utils.networks.mlp_gradients import Backprop
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian
 from utils.runs.seeding import generator
 
 import torch
@@ -30,8 +29,8 @@ class VIState:
     epoch: int = 0
 
     @property
-    def posterior(self) -> GaussianPosterior:
-        return GaussianPosterior(self.parameters[0], self.parameters[1].exp())
+    def posterior(self) -> Gaussian:
+        return Gaussian(self.parameters[0], self.parameters[1].exp())
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint has to hold, besides the epoch."""
@@ -67,21 +66,19 @@ def train_vi_epoch(
     num_points, num_steps = len(images), -(-len(images) // batch_size)
     steps_done = torch.tensor(float(state.epoch * num_steps), device=images.device)
     noise_stream = generator(seed, "weight_noise", state.epoch, device=images.device)
-    backprop = Backprop(network, 1, min(batch_size, num_points), images.device)
     noise, std, weights = (torch.empty_like(mean) for _ in range(3))
     gradient = torch.empty_like(parameters)
     mean_gradient, log_std_gradient = gradient
-    layers, gradient_layers = network.layers(weights[None]), network.layers(mean_gradient[None])
+    rows = min(batch_size, num_points)
+    find_gradient = network.gradient(weights[None], mean_gradient[None], rows)
     total_nll = torch.zeros((), dtype=torch.float64, device=images.device)
     order = data_order(num_points, seed, "vi", state.epoch).to(images.device)
     for indices in order.split(batch_size):
         torch.exp(log_std, out=std)
         noise.normal_(generator=noise_stream)
         torch.addcmul(mean, std, noise, out=weights)
-        nll = backprop.cross_entropy(
-            layers, images[indices][None], labels[indices][None], gradient_layers,
-            scale=num_points / len(indices), keep=0,
-        )  # fmt: skip
+        scale = num_points / len(indices)
+        nll = find_gradient(images[indices][None], labels[indices][None], scale=scale, keep=0)
         total_nll += nll.sum()
         # ∂/∂log σ = (g ε + σ) σ − 1 and ∂/∂μ = g + μ, where g is the likelihood's gradient
         torch.addcmul(std, mean_gradient, noise, out=log_std_gradient).mul_(std).sub_(1)

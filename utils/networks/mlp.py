@@ -1,43 +1,47 @@
-"""The multilayer perceptron as functions of one flat weight vector.
+"""The multilayer perceptron.
 
-Layout: for each layer its weight (out × in, row-major), then its bias. Functions take a vector
-[d] or a stack of vectors [K, d] and put the K in front of their result. Rows of hidden layers,
-ends of chains, samples of posteriors: everything elsewhere in the project is such a vector.
+Layout of its weights: for each layer its weight (out × in, row by row), then its bias.
 """
 
-import dataclasses
-import json
+import itertools
 import math
-import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 
+from utils.networks.mlp_gradients import MLPGradient
+from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
 from utils.runs.errors import UserError
-from utils.runs.files import save_json
 
 import torch
 from torch import Tensor
 
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
-NETWORK_EXAMPLE = '{"sizes": [784, 512, 10], "activation": "relu"}'  # a network.json
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": torch.nn.functional.silu}
+KINDS = {"relu": RELU, "tanh": TANH, "silu": NONE}
 
 
 @dataclass(frozen=True)
-class Network:
+class MLP(Network):
     """An architecture: layer sizes from input to output, and the hidden activation."""
 
     sizes: tuple[int, ...] = (784, 512, 10)
     activation: str = "relu"
 
+    name = "mlp"
+
     def __post_init__(self):
         if len(self.sizes) < 2 or min(self.sizes) < 1:
             raise UserError(f"A network needs two or more layer sizes of at least 1: {self.sizes}.")
         if self.activation not in ACTIVATIONS:
-            there = ", ".join(ACTIVATIONS)
-            raise UserError(f"Unknown activation {self.activation!r}; there are: {there}.")
+            raise UserError(
+                f"Unknown activation {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}."
+            )
 
     def __str__(self) -> str:
         return f"{'-'.join(map(str, self.sizes))} ({self.activation})"
+
+    def describe(self) -> dict:
+        return {"sizes": self.sizes, "activation": self.activation}
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -45,81 +49,73 @@ class Network:
         return list(zip(self.sizes[1:], self.sizes[:-1], strict=True))
 
     @property
-    def num_weights(self) -> int:
-        return sum(outputs * inputs + outputs for outputs, inputs in self.shapes)
+    def input_shape(self) -> tuple[int, ...]:
+        return self.sizes[:1]
+
+    @property
+    def num_classes(self) -> int:
+        return self.sizes[-1]
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        kind = KINDS[self.activation]
+        return {f"h{n}": Group(size, kind) for n, size in enumerate(self.sizes[1:-1], start=1)}
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        labels = [None, *self.groups, None]
+        slots = []
+        for number, (below, above) in enumerate(itertools.pairwise(labels), start=1):
+            outputs, inputs = self.shapes[number - 1]
+            powers, bound = (int(above is not None), -int(below is not None)), 1 / math.sqrt(inputs)
+            slots += [
+                Slot(f"W{number}", (outputs, inputs), (above, below), powers, bound=bound),
+                Slot(f"b{number}", (outputs,), (above,), powers[:1], "bias", bound),
+            ]
+        return lay_out(*slots)
+
+    @property
+    def pixel_slot(self) -> Slot:
+        return self.slots[0]
 
     def layers(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Views (weight, bias) of every layer: [out, in], [out], or with K in front."""
-        if weights.shape[-1] != self.num_weights:
-            raise UserError(
-                f"These weights have {weights.shape[-1]} entries, but the network "
-                f"{'-'.join(map(str, self.sizes))} has {self.num_weights}."
-            )
-        views, start = [], 0
-        for outputs, inputs in self.shapes:
-            middle, end = start + outputs * inputs, start + outputs * inputs + outputs
-            weight = weights[..., start:middle].unflatten(-1, (outputs, inputs))
-            views.append((weight, weights[..., middle:end]))
-            start = end
-        return views
+        """Return views (weight, bias) of every layer: [out, in], [out], or with K in front."""
+        self.check(weights)
+        views = [slot.of(weights) for slot in self.slots]
+        return list(zip(views[::2], views[1::2], strict=True))
 
-    def save(self, path: Path) -> None:
-        save_json(path, dataclasses.asdict(self))
+    def trace(self, weights: Tensor, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        weight, bias = (slot.of(weights) for slot in self.slots[:2])
+        self.check(weights)
+        return self._above_first_layer(weights, _affine(weight, bias, images))
 
-    @classmethod
-    def load(cls, path: Path) -> "Network":
-        """From a network.json, which a user may have written."""
-        try:
-            content = json.loads(Path(path).read_text())
-            sizes = tuple(operator.index(size) for size in content["sizes"])
-            return cls(sizes, str(content["activation"]))
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path} does not describe a network; it should look like this: {NETWORK_EXAMPLE}"
-            ) from None
+    def trace_line(
+        self, first: Tensor, second: Tensor, fractions, images: Tensor
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """Yield the traces along a line; two products make the first layer's values for all λ.
 
+        These values are linear in the weights before the activation.
+        """
+        start, end = (
+            _affine(*(slot.of(weights) for slot in self.slots[:2]), images)
+            for weights in (first, second)
+        )
+        for at in fractions:
+            yield self._above_first_layer(torch.lerp(first, second, at), torch.lerp(start, end, at))
 
-def network_for(config, data) -> Network:
-    """The network that a script's config describes, on this data set."""
-    return Network((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
+    def gradient(self, weights: Tensor, gradient: Tensor, rows: int) -> MLPGradient:
+        """Return the cross-entropy gradient in closed form, bound to these stacks [K, d]."""
+        return MLPGradient(self, weights, gradient, rows)
 
-
-def initial_weights(network: Network, generator: torch.Generator) -> Tensor:
-    """Weights and biases uniform in ±1/sqrt(fan_in), PyTorch's default for linear layers."""
-    weights = torch.empty(network.num_weights)
-    for (weight, bias), (_, fan_in) in zip(network.layers(weights), network.shapes, strict=True):
-        bound = 1 / math.sqrt(fan_in)
-        weight.uniform_(-bound, bound, generator=generator)
-        bias.uniform_(-bound, bound, generator=generator)
-    return weights
-
-
-def layer_outputs(network: Network, weights: Tensor, inputs: Tensor) -> list[Tensor]:
-    """Hidden activations of every layer, then the logits.
-
-    `inputs` is [N, in], shared by a stack of weights, or [K, N, in], one batch for each of them;
-    each output is [N, out], or [K, N, out] for a stack.
-    """
-    activation = ACTIVATIONS[network.activation]
-    layers = network.layers(weights)
-    outputs = []
-    values = inputs
-    for number, (weight, bias) in enumerate(layers, start=1):
-        values = _affine(weight, bias, values)
-        if number < len(layers):
-            values = activation(values)
-        outputs.append(values)
-    return outputs
-
-
-def logits(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:
-    """The network's linear output: [N, classes], or [K, N, classes] for a stack."""
-    return layer_outputs(network, weights, inputs)[-1]
-
-
-def hidden_activations(network: Network, weights: Tensor, inputs: Tensor) -> list[Tensor]:
-    """Activations of every hidden layer."""
-    return layer_outputs(network, weights, inputs)[:-1]
+    def _above_first_layer(
+        self, weights: Tensor, values: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return activations and logits from the first layer's values before the activation."""
+        activation, hidden = ACTIVATIONS[self.activation], {}
+        for name, (weight, bias) in zip(self.groups, self.layers(weights)[1:], strict=True):
+            hidden[name] = activation(values)
+            values = _affine(weight, bias, hidden[name])
+        return hidden, values
 
 
 def _affine(weight: Tensor, bias: Tensor, values: Tensor) -> Tensor:

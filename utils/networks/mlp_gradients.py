@@ -10,8 +10,6 @@ added to what is already there, such as a momentum, within the matrix product it
 bias is None has it in its weight, as the column that meets an input of ones.
 """
 
-from utils.networks.mlp import Network
-
 import torch
 from torch import Tensor
 
@@ -23,7 +21,7 @@ class Backprop:
 
     def __init__(
         self,
-        network: Network,
+        network,
         stack: int,
         rows: int,
         device: torch.device,
@@ -95,6 +93,23 @@ class Backprop:
         if self.activation == "relu":
             return torch.ops.aten.threshold_backward(delta, activations, 0, grad_input=delta)
         return torch.ops.aten.tanh_backward(delta, activations, grad_input=delta)
+
+
+class MLPGradient:
+    """The gradient of the cross-entropy at weights [K, d], written into another stack [K, d].
+
+    Both are bound once, so that training in place makes no views in its loop.
+    """
+
+    def __init__(self, network, weights: Tensor, gradient: Tensor, rows: int):
+        self._backprop = Backprop(network, len(weights), rows, weights.device, weights.dtype)
+        self._layers, self._slots = network.layers(weights), network.layers(gradient)
+
+    def __call__(self, inputs: Tensor, labels: Tensor, *, scale: float, keep: float) -> Tensor:
+        """Return the NLL [K, rows]; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
+        return self._backprop.cross_entropy(
+            self._layers, inputs, labels, self._slots, scale=scale, keep=keep
+        )
 
 
 def first_rows(buffer: Tensor, rows: int) -> Tensor:

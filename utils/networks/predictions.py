@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from utils.networks.mlp import Network, logits
+from utils.networks.network import Network
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def class_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Te
 
     In float32 a probability below 1e-45 would be 0, and its −log infinite.
     """
-    chunks = (logits(network, weights, rows) for rows in inputs.split(CHUNK_ROWS))
+    chunks = (network.outputs(weights, rows) for rows in inputs.split(CHUNK_ROWS))
     return torch.cat([chunk.softmax(-1, dtype=torch.float64) for chunk in chunks])
 
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.networks.mlp import Network
+from utils.networks.mlp import MLP
+from utils.networks.network import Network
 from utils.runs.errors import UserError, reason
 
 import torch
@@ -73,7 +74,7 @@ def read_layout(state_dict: Mapping[str, Tensor], activation: str = "relu") -> L
     shapes = [tuple(state_dict[f"{layer}weight"].shape) for layer in layers]
     sizes = (shapes[0][1], *(outputs for outputs, _ in shapes))
     dtypes = {key: tensor.dtype for key, tensor in state_dict.items()}
-    return Layout(Network(sizes, activation), tuple(layers), dtypes)
+    return Layout(MLP(sizes, activation), tuple(layers), dtypes)
 
 
 def sequential_layout(network: Network) -> Layout:

@@ -1,37 +1,48 @@
-"""A posterior of independent weights, as VI fits it, and as samples are summed up by one."""
+"""A posterior of independent weights, as VI fits it, and as samples are summarised by one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from utils.networks.mlp import Network
-from utils.symmetry.matching import Matcher, Matching, rebase
-from utils.symmetry.permutation import Permutation, permute_weights
+from utils.networks.network import Network
+from utils.runs.files import save_arrays
+from utils.symmetry.matching import Matcher, Matching
+from utils.symmetry.rebasin import rebase
+from utils.symmetry.transformation import Transformation
 
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class GaussianPosterior:
-    """A Gaussian with independent weights."""
+class Gaussian:
+    """N(mean, diag std²)."""
 
     mean: Tensor  # [d]
     std: Tensor  # [d]
+    network: Network | None = None
 
-    def draw(self, count: int, generator: torch.Generator):
-        """`count` weight vectors, one after the other."""
+    def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield `count` weight vectors, one after the other."""
         for _ in range(count):
             noise = torch.randn(self.mean.shape, generator=generator).to(self.mean.device)
             yield torch.addcmul(self.mean, self.std, noise)
 
-    def permuted(self, network: Network, permutation: Permutation) -> "GaussianPosterior":
-        """The same as a whole, with the hidden units in their new places."""
-        moved = (permute_weights(network, part, permutation) for part in (self.mean, self.std))
-        return GaussianPosterior(*moved)
+    def moved(self, transformation: Transformation) -> "Gaussian":
+        mean, std = transformation.apply(self.mean), transformation.apply_to_std(self.std)
+        return Gaussian(mean, std, transformation.network)
+
+    def to(self, device: torch.device) -> "Gaussian":
+        return Gaussian(self.mean.to(device), self.std.to(device), self.network)
+
+    def save(self, directory: Path) -> None:
+        """Write posterior.npz: mean, std [d]."""
+        save_arrays(directory / "posterior.npz", mean=self.mean, std=self.std)
 
 
 def rebase_gaussian(
-    network: Network, posterior: GaussianPosterior, matcher: Matcher
-) -> tuple[GaussianPosterior, Matching]:
-    """A Gaussian over weights, moved as a whole by the permutation that aligns its mean."""
+    network: Network, posterior: Gaussian, matcher: Matcher
+) -> tuple[Gaussian, Matching]:
+    """Move a Gaussian as a whole by the transformation that aligns its mean."""
     _, matching = rebase(network, posterior.mean, matcher)
-    return posterior.permuted(network, matching.permutation), matching
+    return posterior.moved(matching.transformation), matching

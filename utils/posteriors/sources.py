@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.data.datasets import Dataset
-from utils.networks.mlp import NETWORK_EXAMPLE, Network
-from utils.posteriors.gaussian import GaussianPosterior
+from utils.networks.network import Network
+from utils.networks.registry import NETWORK_EXAMPLE, load_network
+from utils.posteriors.gaussian import Gaussian
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE
 from utils.runs.lookup import PastRun, find_run, identify
@@ -125,7 +126,7 @@ def _read_layout(path: Path, num_rows: int) -> dict:
     return recorded
 
 
-def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
+def open_gaussian(directory: Path) -> tuple[Network, Gaussian]:
     """The mean and deviations that MNIST_VI.py has left in its run directory."""
     path = directory / "posterior.npz" if directory.is_dir() else directory
     network = read_network(path)
@@ -136,7 +137,7 @@ def open_gaussian(directory: Path) -> tuple[Network, GaussianPosterior]:
             f"{path} has a mean and std of the shapes {list(mean.shape)} and {list(std.shape)}: "
             f"network.json beside it needs [{network.num_weights}]."
         )
-    return network, GaussianPosterior(mean, std)
+    return network, Gaussian(mean, std)
 
 
 def read_arrays(path: Path, script: str) -> dict[str, Tensor]:
@@ -156,7 +157,7 @@ def read_network(beside: Path) -> Network:
             f"{path} is missing: it says which network the weights beside it are of, "
             f"for example {NETWORK_EXAMPLE}"
         )
-    return Network.load(path)
+    return load_network(path)
 
 
 def check_network(network: Network, data: Dataset, path: Path) -> None:
@@ -256,7 +257,7 @@ class Sources:
     network: Network
     hmc: Samples
     others: dict[str, Samples]  # by method, those of SAMPLED
-    vi: GaussianPosterior | None
+    vi: Gaussian | None
     paths: dict[str, Path | None]
     inputs: dict[str, dict]  # the runs at these paths, as `identify` tells them
     label: str  # what `hmc` is called: "HMC", or "samples" where a user's stand in for these
@@ -313,7 +314,7 @@ class WeightSpace:
     """What MNIST_eval.py has fitted; some of the methods may be missing."""
 
     network: Network
-    gaussians: dict[str, dict[str, GaussianPosterior]]  # by frame, then by method
+    gaussians: dict[str, dict[str, Gaussian]]  # by frame, then by method
     singles: dict[str, Tensor]  # [d]: one sample of HMC, one member of the ensemble, after rebasin
     alive: Tensor  # [d]: weights that are not behind dead pixels
 
@@ -331,9 +332,7 @@ def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
         )
     gaussians = {
         frame: {
-            method: GaussianPosterior(
-                arrays[f"{method}_{frame}_mean"], arrays[f"{method}_{frame}_std"]
-            )
+            method: Gaussian(arrays[f"{method}_{frame}_mean"], arrays[f"{method}_{frame}_std"])
             for method in METHODS
             if f"{method}_{frame}_mean" in arrays
         }

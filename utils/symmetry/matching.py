@@ -1,4 +1,4 @@
-"""Rebasin: find the permutation that aligns a network's hidden units to those of a reference.
+"""Find the permutation that aligns a network's hidden units to those of a reference.
 
 A matcher is built for a reference and called with the weights of the network to be moved:
 
@@ -6,26 +6,19 @@ A matcher is built for a reference and called with the weights of the network to
     WeightMatcher       units with like weights, incoming, bias and outgoing: max ⟨W_ref, π(W)⟩,
                         which is min ‖W_ref − π(W)‖ (Ainsworth et al. 2023, Git Re-Basin)
     CosineMatcher       units whose incoming weight vectors point the same way
-
-`rebase` moves the network and makes sure that its function stayed what it was.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.networks.mlp import Network, hidden_activations, layer_outputs, logits
+from utils.networks.network import Network, Slot
 from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
-from utils.symmetry.permutation import (
-    Permutation,
-    compose,
-    hidden_sizes,
-    identity,
-    permute_weights,
-)
+from utils.symmetry.transformation import Transformation, lineage
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -38,19 +31,20 @@ METHODS = ("activation", "weight", "cosine")
 RESOLUTION = 1e-6
 # A step of the descent must gain more than float64 can lose, or it could go round in circles.
 LEAST_GAIN = 1e-12
-# Logits in float64 may change by this, relative to their size: rounding, from another order of
-# summation.
-SAME_FUNCTION = 1e-9
+# The reference's activations are kept if they need less memory than this, else computed again.
+KEPT_BYTES = 2e9
+# Arrangements of whole blocks of units that matching by weight tries, one after the other.
+MOST_ARRANGEMENTS = 24
 
 
 @dataclass(frozen=True)
 class Matching:
-    """The permutation that aligns a network, and what the images left open, over all its layers.
+    """The transformation that aligns a network, and what the images left open, over all groups.
 
-    Only matching by activation counts that.
+    Only matching by activation counts the latter.
     """
 
-    permutation: Permutation
+    transformation: Transformation
     dead: int | None = None  # units of the network that no image activates
     reference_dead: int | None = None  # units of the reference that none activates
     tied: int | None = None  # living units that respond to the reference just as another one does
@@ -61,9 +55,9 @@ Matcher = Callable[[Tensor], Matching]
 
 
 def make_matcher(method: str, network: Network, reference: Tensor, images: Tensor) -> Matcher:
-    """The matcher of one of METHODS; only matching by activation looks at the images."""
+    """Return the matcher of one of METHODS; only matching by activation looks at the images."""
     if method not in METHODS:
-        raise UserError(f"There is no matching by {method!r}; there is: {', '.join(METHODS)}.")
+        raise UserError(f"There is no matching by {method!r}; choose from {', '.join(METHODS)}.")
     if method == "activation":
         return ActivationMatcher(network, reference, images)
     return {"weight": WeightMatcher, "cosine": CosineMatcher}[method](network, reference)
@@ -79,83 +73,90 @@ class Stack:
     network: Network
     weights: Tensor  # [K, d]
 
-    def outputs(self, rows: Tensor) -> Iterator[list[Tensor]]:
-        """Hidden activations and logits of each network on some images."""
-        return (layer_outputs(self.network, weights, rows) for weights in self.weights)
+    def traces(self, rows: Tensor) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """Yield activations and logits of each network on some images."""
+        return (self.network.trace(weights, rows) for weights in self.weights)
 
 
 class ActivationMatcher:
-    """Matches networks to a reference whose activations are computed once and kept.
+    """Matches networks to a reference by how units respond to images.
 
     Units compared this way are compared whatever the order of the units below them, so every
-    hidden layer is an assignment problem of its own, and its solution is exact. What the images
-    cannot decide, where dead units go and which of several equal ones, the cosine of the incoming
-    weights does: a network is matched to itself by the identity, and to its permuted copy by
-    the permutation, even so. Images are cast to the precision of the weights.
+    group is an assignment problem of its own, and its solution is exact. The cosine of the incoming
+    weights decides what the images cannot: where dead units go, and which of several equal ones.
+    So a network is matched to itself by the identity, and to its permuted copy by the permutation.
+    Images are cast to the precision of the weights, and pass through in chunks, so memory does not
+    grow with images × units beyond KEPT_BYTES.
     """
 
     def __init__(self, network: Network, reference: Tensor, images: Tensor):
         self.network, self.reference, self.images = network, reference, images
-        sizes = hidden_sizes(network)
-        self._activations = [
-            images.new_empty(len(images), size, dtype=reference.dtype) for size in sizes
-        ]
-        for rows, kept in self._chunks():
-            values = hidden_activations(network, reference, rows.to(reference.dtype))
-            for target, layer_values in zip(kept, values, strict=True):
-                target.copy_(layer_values)
-        self._squares = [
-            sum(_squares(chunk) for chunk in layer.split(CHUNK_ROWS)) for layer in self._activations
-        ]
+        self._kept: list[dict[str, Tensor]] = []
+        self._squares: dict[str, Tensor] = {}
+        keeps = None
+        for rows in images.split(CHUNK_ROWS):
+            units = self._reference_units(rows)
+            for name, values in units.items():
+                self._squares[name] = self._squares.get(name, 0) + _squares(values)
+            if keeps is None:
+                chunk_bytes = sum(values.nbytes for values in units.values())
+                keeps = chunk_bytes * len(images) / len(rows) < KEPT_BYTES
+            if keeps:
+                self._kept.append(units)
 
     def __call__(self, weights: Tensor) -> Matching:
         return self.match_all(Stack(self.network, weights[None]))[0]
 
     def match_all(self, networks) -> list[Matching]:
-        """Match each of several networks: a `Stack`, or another with its two attributes."""
-        sizes, device = hidden_sizes(self.network), self.images.device
-        comparisons = [[_Comparison(size, device) for size in sizes] for _ in networks.weights]
+        """Match each of several networks: a `Stack`, or a `Line` between two."""
+        comparisons = [
+            {name: _Comparison(len(squares), self.images.device) for name, squares in
+             self._squares.items()}
+            for _ in networks.weights
+        ]  # fmt: skip
         for rows, references in self._chunks():
             rows = rows.to(networks.weights.dtype)
-            for layers, outputs in zip(comparisons, networks.outputs(rows), strict=True):
-                for comparison, reference, values in zip(
-                    layers, references, outputs[:-1], strict=True
-                ):
-                    comparison.add(reference, values)
+            for groups, (activations, _) in zip(comparisons, networks.traces(rows), strict=True):
+                for name, values in unit_rows(self.network, activations).items():
+                    groups[name].add(references[name], values)
         pairs = zip(networks.weights, comparisons, strict=True)
-        return [self._match(weights, layers) for weights, layers in pairs]
+        return [self._match(weights, groups) for weights, groups in pairs]
 
-    def _chunks(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Some images, and views of what is kept of the reference's activations on them."""
-        for start in range(0, len(self.images), CHUNK_ROWS):
-            chunk = slice(start, start + CHUNK_ROWS)
-            yield self.images[chunk], [layer[chunk] for layer in self._activations]
+    def _chunks(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield some images and the reference's activations on them."""
+        for number, rows in enumerate(self.images.split(CHUNK_ROWS)):
+            yield rows, self._kept[number] if self._kept else self._reference_units(rows)
 
-    def _match(self, weights: Tensor, comparisons: list["_Comparison"]) -> Matching:
-        permutation, below = [], None
-        layers = zip(self.network.layers(self.reference), self.network.layers(weights), strict=True)
-        measured = zip(self._squares, comparisons, strict=True)
-        for ((reference, _), (weight, _)), (squares, comparison) in zip(
-            layers, measured, strict=False
-        ):
-            resolution = _resolution(squares.sqrt(), comparison.squares.sqrt())
-            tie_break = resolution * _cosines(reference, weight, below)
-            below = _assign(comparison.similarity + tie_break)
-            permutation.append(below)
+    def _reference_units(self, rows: Tensor) -> dict[str, Tensor]:
+        rows = rows.to(self.reference.dtype)
+        return unit_rows(self.network, self.network.activations(self.reference, rows))
+
+    def _match(self, weights: Tensor, comparisons: dict[str, "_Comparison"]) -> Matching:
+        aligned, cosines = Transformation(self.network), CosineMatcher(self.network, self.reference)
+        similarities = {}
+        for name, comparison in comparisons.items():
+            similarities[name] = comparison.similarity
+            if _stands_alone(self.network, name):
+                resolution = _resolution(self._squares[name].sqrt(), comparison.squares.sqrt())
+                similarities[name] += resolution * cosines.similarity(weights, aligned, name)
+                aligned.permutations[name] = assign(similarities[name])
+        for name in self.network.groups:
+            if not self.network.groups[name].within and name not in aligned.permutations:
+                aligned.permutations.update(_assign_nested(self.network, similarities, name)[1])
         return Matching(
-            permutation,
-            dead=sum(_num_dead(comparison.squares) for comparison in comparisons),
-            reference_dead=sum(_num_dead(squares) for squares in self._squares),
-            tied=sum(_num_tied(each.similarity, each.squares) for each in comparisons),
+            aligned,
+            dead=sum(_num_dead(comparison.squares) for comparison in comparisons.values()),
+            reference_dead=sum(map(_num_dead, self._squares.values())),
+            tied=sum(_num_tied(each.similarity, each.squares) for each in comparisons.values()),
             reference_tied=sum(
-                _num_tied(each.similarity.T, squares)
-                for each, squares in zip(comparisons, self._squares, strict=True)
+                _num_tied(comparison.similarity.T, self._squares[name])
+                for name, comparison in comparisons.items()
             ),
         )
 
 
 class _Comparison:
-    """How one layer's units respond beside the reference's, gathered chunk by chunk of images."""
+    """How a group's units respond beside the reference's, gathered chunk by chunk of images."""
 
     def __init__(self, size: int, device: torch.device):
         self.similarity = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -167,8 +168,18 @@ class _Comparison:
         self.squares += _squares(values)
 
 
+def unit_rows(network: Network, activations: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return activations as [images × positions, units]."""
+    rows = {}
+    for name, values in activations.items():
+        levels = len(network.units(name))
+        values = values.flatten(1, levels)
+        rows[name] = values if values.dim() == 2 else values.flatten(2).mT.flatten(0, 1)
+    return rows
+
+
 def _squares(values: Tensor) -> Tensor:
-    """Σ_n b_j(n)² of every unit j over a chunk of images."""
+    """Return Σ_n b_j(n)² of every unit j over a chunk of images."""
     return values.square().sum(0).double()
 
 
@@ -177,7 +188,7 @@ def _num_dead(squares: Tensor) -> int:
 
 
 def _num_tied(similarity: Tensor, squares: Tensor) -> int:
-    """How many living units, the columns, have the same similarities, to rounding, as another."""
+    """Count the living units, the columns, with the same similarities, to rounding, as another."""
     columns = similarity[:, squares > 0]
     products = columns.T @ columns
     lengths = products.diagonal()
@@ -187,13 +198,13 @@ def _num_tied(similarity: Tensor, squares: Tensor) -> int:
 
 
 def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
-    """By how much similarities [n, n] of units of these lengths ‖a‖, ‖b‖ must differ to count.
+    """Return by how much similarities [n, n] of units of lengths ‖a‖, ‖b‖ must differ to count.
 
     Dead units have no length: they count as much as the faintest of the others, so that their
     tie-break decides among them and takes no place from the living.
     """
     if not (first.any() and second.any()):
-        return 1.0  # with a dead layer the tie-break is all there is
+        return 1.0  # in a dead layer the tie-break decides everything
     first, second = (lengths.clamp(min=lengths[lengths != 0].min()) for lengths in (first, second))
     return RESOLUTION * torch.outer(first, second)
 
@@ -204,25 +215,27 @@ def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
 class Step(NamedTuple):
     """Where the coordinate descent is after a step."""
 
-    permutation: Permutation
+    transformation: Transformation
     objective: float
 
 
 class WeightMatcher:
-    """Maximises ⟨W_ref, π(W)⟩ over all weights and biases, one hidden layer at a time.
+    """Maximises ⟨W_ref, π(W)⟩ over all weights and biases, one group of units at a time.
 
-    Given the permutations of its neighbours, a layer's is an assignment problem. With one hidden
-    layer that is all; with several, layers take turns at random until none of them can gain
-    anything. That is a local optimum, so the best of several ends counts: from the identity, from
-    the matching by cosines, and from `restarts` random permutations of what that leads to. All
-    but the first begin at the same network whatever the order its hidden units come in; the
-    identity begins at the network as it comes, and is there so that matching never worsens it.
+    Given the permutations of its neighbours, a group's is an assignment problem. With one group
+    that is all. With several, groups take turns at random until none of them can gain anything.
+    That is a local optimum, so the best of several ends counts: from the identity, from the
+    matching by cosines, and from `restarts` random permutations of what that leads to. All but the
+    first begin at the same network whatever the order its hidden units come in; the identity begins
+    at the network as it is, so matching never worsens it. Whole blocks of nested units are arranged
+    in every possible way, if there are few.
     """
 
     def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
-        self.network, self.reference = network, reference
+        self.network, self.reference = network, reference.double()
         self.restarts, self.seed = restarts, seed
-        self._layers = network.layers(reference.double())
+        self._free = [name for name in network.groups if not _children(network, name)]
+        self._outer = [name for name in network.groups if _children(network, name)]
 
     def __call__(self, weights: Tensor) -> Matching:
         ends = []
@@ -230,95 +243,147 @@ class WeightMatcher:
             random = generator(self.seed, "weight_matching_order", number)
             *_, end = self.descend(weights, start, random)
             ends.append(end)
-        return Matching(max(ends, key=lambda end: end.objective).permutation)
+        return Matching(max(ends, key=lambda end: end.objective).transformation)
 
-    def _starts(self, weights: Tensor) -> Iterator[Permutation]:
-        yield identity(self.network)
-        sizes = hidden_sizes(self.network)
-        if len(sizes) <= 1:
+    def _starts(self, weights: Tensor) -> Iterator[Transformation]:
+        yield from self._arrangements()
+        if len(self.network.groups) <= 1:
             return  # every start leads to the one best assignment
-        by_cosines = CosineMatcher(self.network, self.reference)(weights).permutation
+        by_cosines = CosineMatcher(self.network, self.reference)(weights).transformation
         yield by_cosines
         for number in range(self.restarts):
             random = generator(self.seed, "weight_matching_start", number)
-            drawn = [torch.randperm(size, generator=random) for size in sizes]
-            yield compose(by_cosines, drawn)
+            drawn = Transformation(self.network)
+            for name in self._free:
+                *parents, size = self.network.units(name)
+                count = math.prod(parents)
+                rows = [torch.randperm(size, generator=random) for _ in range(count)]
+                drawn.permutations[name] = torch.stack(rows).reshape(*parents, size)
+            yield by_cosines.then(drawn)
+
+    def _arrangements(self) -> Iterator[Transformation]:
+        """Yield the identity, and all other orders of whole blocks of units."""
+        orders = [
+            itertools.permutations(range(self.network.groups[name].size)) for name in self._outer
+        ]
+        for chosen in itertools.islice(itertools.product(*orders), MOST_ARRANGEMENTS):
+            perms = map(torch.tensor, chosen)
+            yield Transformation(self.network, dict(zip(self._outer, perms, strict=True)))
 
     def descend(
-        self, weights: Tensor, start: Permutation, random: torch.Generator
+        self, weights: Tensor, start: Transformation, random: torch.Generator
     ) -> Iterator[Step]:
-        """The start, then every step that gained something."""
-        layers = self.network.layers(weights.double())
-        permutation, objective = start, self._objective(layers, start)
-        yield Step(permutation, objective)
-        waiting = set(range(len(permutation)))  # layers that may gain something
+        """Yield the start, then every step that gained something."""
+        weights = weights.double()
+        now, objective = start, self._objective(weights, start)
+        yield Step(now, objective)
+        waiting = set(range(len(self._free)))  # groups that may gain something
         while waiting:
             drawn = torch.randint(len(waiting), (), generator=random).item()
-            layer = sorted(waiting)[drawn]
-            similarity = self._similarity(layers, permutation, layer)
-            best = _assign(similarity)
-            places = torch.arange(len(best))
-            gain = (similarity[places, best] - similarity[places, permutation[layer]]).sum().item()
+            number = sorted(waiting)[drawn]
+            name = self._free[number]
+            similarity = self._similarity(weights, now, name)  # [*parents, n, n]
+            best = _assign_each(similarity)
+            chosen, before = (
+                similarity.gather(-1, perm.unsqueeze(-1)) for perm in (best, now.permutation(name))
+            )
+            gain = (chosen - before).sum().item()
             # This is the best beside these neighbours: it waits again once one of them moves.
-            waiting.remove(layer)
-            if gain > LEAST_GAIN * similarity.abs().max().item() * len(best):
-                permutation = [*permutation[:layer], best, *permutation[layer + 1 :]]
+            waiting.remove(number)
+            if gain > LEAST_GAIN * similarity.abs().max().item() * best.numel():
+                now = Transformation(self.network, now.permutations | {name: best})
                 objective += gain
-                waiting |= {layer - 1, layer + 1} & set(range(len(permutation)))
-                yield Step(permutation, objective)
+                waiting |= {k for k, other in enumerate(self._free) if self._meet(name, other)}
+                waiting.discard(number)
+                yield Step(now, objective)
 
-    def _objective(self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation) -> float:
-        total, below = 0.0, slice(None)
-        moved = zip(self._layers, layers, [*permutation, slice(None)], strict=True)
-        for (reference, reference_bias), (weight, bias), perm in moved:
-            total += (reference * weight[perm][:, below]).sum() + reference_bias @ bias[perm]
-            below = perm
-        return float(total)
+    def _meet(self, first: str, second: str) -> bool:
+        return any({first, second} <= set(slot.axes) for slot in self.network.slots)
 
-    def _similarity(
-        self, layers: list[tuple[Tensor, Tensor]], permutation: Permutation, layer: int
-    ) -> Tensor:
-        """What putting unit j to place i of this layer adds to the objective, [n, n]."""
-        below = permutation[layer - 1] if layer else slice(None)
-        above = permutation[layer + 1] if layer + 1 < len(permutation) else slice(None)
-        (incoming, bias), (outgoing, _) = layers[layer : layer + 2]
-        (ref_incoming, ref_bias), (ref_outgoing, _) = self._layers[layer : layer + 2]
-        similarity = ref_incoming @ incoming[:, below].T
-        similarity += torch.outer(ref_bias, bias)
-        return similarity.addmm_(ref_outgoing.T, outgoing[above])
+    def _objective(self, weights: Tensor, transformation: Transformation) -> float:
+        return float(self.reference @ transformation.apply(weights))
+
+    def _similarity(self, weights: Tensor, now: Transformation, name: str) -> Tensor:
+        """Return what putting unit j to place i of this group adds to the objective."""
+        others = {other: perm for other, perm in now.permutations.items() if other != name}
+        moved, total = Transformation(self.network, others), 0
+        for slot in self.network.slots_of(name):
+            ours = moved.apply_to_slot(slot, slot.of(weights))
+            reference = _units_first(self.network, slot, slot.of(self.reference), name)
+            total = total + reference @ _units_first(self.network, slot, ours, name).mT
+        return total
 
 
 class CosineMatcher:
-    """Compares the directions of incoming weight vectors, layer by layer from the input on."""
+    """Compares the directions of incoming weight vectors, group by group from the input on."""
 
     def __init__(self, network: Network, reference: Tensor):
-        self.network, self._reference = network, network.layers(reference)
+        self.network, self._reference = network, reference
 
     def __call__(self, weights: Tensor) -> Matching:
-        permutation, below = [], None
-        layers = list(zip(self._reference, self.network.layers(weights), strict=True))
-        for (reference, _), (weight, _) in layers[:-1]:
-            below = _assign(_cosines(reference, weight, below))
-            permutation.append(below)
-        return Matching(permutation)
+        aligned = Transformation(self.network)
+        for name in self.network.groups:
+            aligned.permutations[name] = _assign_each(self.similarity(weights, aligned, name))
+        return Matching(aligned)
+
+    def similarity(self, weights: Tensor, aligned: Transformation, name: str) -> Tensor:
+        """Return cosines [*parents, n, n] of incoming weights, whose inputs are aligned already.
+
+        Weights that come from units which are not aligned yet do not count.
+        """
+        settled = {name, *aligned.permutations, None}
+        slots = [slot for slot in _incoming(self.network, name) if settled >= set(slot.axes)]
+        if not slots:
+            units = self.network.units(name)
+            return torch.zeros(*units, units[-1], dtype=torch.float64)
+        pairs = [
+            (slot.of(self._reference), aligned.apply_to_slot(slot, slot.of(weights)))
+            for slot in slots
+        ]
+        reference, ours = (
+            torch.cat(
+                [_units_first(self.network, slot, pair[part].double(), name)
+                 for slot, pair in zip(slots, pairs, strict=True)], -1,
+            )
+            for part in (0, 1)
+        )  # fmt: skip
+        normalize = torch.nn.functional.normalize
+        return normalize(reference, dim=-1) @ normalize(ours, dim=-1).mT
 
 
-def _cosines(reference: Tensor, weight: Tensor, below: Tensor | None) -> Tensor:
-    """Cosines [n, n] of the rows of two weight matrices, the second's inputs moved by `below`."""
-    if below is not None:
-        weight = weight[:, below]
-    normalize = torch.nn.functional.normalize
-    return normalize(reference.double(), dim=1) @ normalize(weight.double(), dim=1).T
+def _incoming(network: Network, name: str) -> list[Slot]:
+    """Return the slots with the weights that lead to a group's units."""
+    return [
+        slot
+        for slot in network.slots_of(name)
+        if slot.role == "weight" and len(slot.shape) > 1
+        and slot.powers[slot.axes.index(name)] >= 0
+    ]  # fmt: skip
 
 
-def _assign(similarity: Tensor) -> Tensor:
-    """The assignment perm [n] of units to places that maximises Σ_i similarity[i, perm[i]]."""
-    _check_finite(similarity)
+def _units_first(network: Network, slot: Slot, tensor: Tensor, name: str) -> Tensor:
+    """Return a slot's tensor as [*parents, units, everything else]."""
+    places = [slot.axes.index(each) for each in lineage(network, name)]
+    return tensor.movedim(places, list(range(len(places)))).unsqueeze(-1).flatten(len(places))
+
+
+# ---- assignment problems
+
+
+def assign(similarity: Tensor) -> Tensor:
+    """Return the assignment perm [n] that maximises Σ_i similarity[i, perm[i]]."""
+    check_finite(similarity)
     _, units = linear_sum_assignment(similarity.cpu().numpy(), maximize=True)
     return torch.from_numpy(units)
 
 
-def _check_finite(values: Tensor) -> None:
+def _assign_each(similarity: Tensor) -> Tensor:
+    """Return the best assignment [*parents, n] for every matrix of a stack [*parents, n, n]."""
+    each = [assign(matrix) for matrix in similarity.reshape(-1, *similarity.shape[-2:])]
+    return torch.stack(each).reshape(similarity.shape[:-1])
+
+
+def check_finite(values: Tensor) -> None:
     if not values.isfinite().all():
         raise UserError(
             "These networks cannot be matched: their weights, or the activations they give, are "
@@ -326,100 +391,33 @@ def _check_finite(values: Tensor) -> None:
         )
 
 
-# ---- moving networks
+def _children(network: Network, name: str) -> list[str]:
+    return [other for other, group in network.groups.items() if group.within == name]
 
 
-class Rebased(NamedTuple):
-    weights: Tensor  # [d]
-    matching: Matching
+def _stands_alone(network: Network, name: str) -> bool:
+    return not (network.groups[name].within or _children(network, name))
 
 
-def rebase(network: Network, weights: Tensor, matcher: Matcher) -> Rebased:
-    """The network with its hidden units where they match the matcher's reference best."""
-    _check_finite(weights)  # not every weight takes part in the matching
-    matching = matcher(weights)
-    return Rebased(move(network, weights, matching.permutation), matching)
+def _assign_nested(
+    network: Network, similarities: dict[str, Tensor], name: str, row: int = 0, column: int = 0
+) -> tuple[float, dict[str, Tensor]]:
+    """Assign a group's units together with all units nested in them.
 
-
-def move(network: Network, weights: Tensor, permutation: Permutation) -> Tensor:
-    """The network with its hidden units in their new places, and its function as it was."""
-    moved = permute_weights(network, weights, permutation)
-    check_same_function(network, weights, moved)
-    return moved
-
-
-def rebase_all(network: Network, samples: Iterable[Tensor], matcher: Matcher) -> Iterator[Rebased]:
-    """Rebase networks one after the other, in the memory of one."""
-    return (rebase(network, weights, matcher) for weights in samples)
-
-
-def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
-    """Compare the two networks' logits, in float64, on a few random inputs, and their units.
-
-    Inputs have both signs, so that a unit which is dead on one of them is hardly so on all. What
-    is done to a unit that is dead on all of them shows in the weights that meet there.
+    Of a nested group these are the units within unit `column` of its parent, and the places within
+    unit `row` of the reference's. Return the value of the best assignment and its permutations.
     """
-    random = generator(0, "probe_inputs")
-    probe = torch.randn(16, network.sizes[0], generator=random, dtype=torch.float64)
-    pair = torch.stack([before, after]).double()
-    old, new = logits(network, pair, probe.to(pair.device))
-    change = (new - old).abs().max().item()
-    if not change <= SAME_FUNCTION * (1 + old.abs().max().item()):
-        raise AssertionError(f"A permutation changed the network's logits by {change}.")
-    for number, (units, moved) in enumerate(_unit_sums(network, pair), start=1):
-        if not torch.equal(units, moved):
-            raise AssertionError(f"A permutation took a unit of hidden layer {number} apart.")
-
-
-def _unit_sums(network: Network, weights: Tensor) -> Iterator[Tensor]:
-    """For every hidden layer the sums [K, n] of all weights and the bias of each unit, sorted.
-
-    What is summed are float64's bits as whole numbers: exact, whatever the order.
-    """
-    for (incoming, bias), (outgoing, _) in itertools.pairwise(
-        network.layers(weights.view(torch.int64))
-    ):
-        yield (incoming.sum(-1) + bias + outgoing.sum(-2)).sort(-1).values
-
-
-# ---- references
-
-
-class IteratedMean(NamedTuple):
-    weights: Tensor  # [d]
-    rounds: int
-    still: bool  # whether it had stopped moving by the last round
-
-
-def mean_weights(samples: Iterable[Tensor]) -> Tensor:
-    """The mean of weight vectors, summed in float64, in their own precision."""
-    total, count = 0, 0
-    for weights in samples:
-        total = total + weights.double()
-        count += 1
-    if not count:
-        raise UserError("There is no mean of no samples.")
-    return (total / count).to(weights.dtype)
-
-
-def iterated_mean(
-    network: Network,
-    samples: Iterable[Tensor],
-    matcher_for: Callable[[Tensor], Matcher],
-    max_rounds: int = 20,
-) -> IteratedMean:
-    """Rebase all samples to their mean, take the mean of what results, and so on until it rests.
-
-    The samples are gone through once a round; `matcher_for(reference)` makes the matchers.
-    """
-    if isinstance(samples, Iterator):
-        raise UserError(
-            "The samples are gone through once a round, but a generator only once: give a list."
-        )
-    reference, still, rounds = mean_weights(samples), False, 0
-    while not still and rounds < max_rounds:
-        rebased = rebase_all(network, samples, matcher_for(reference))
-        updated = mean_weights(moved.weights for moved in rebased)
-        still = bool((updated - reference).norm() <= RESOLUTION * reference.norm())
-        reference, rounds = updated, rounds + 1
-    return IteratedMean(reference, rounds, still)
+    size = network.groups[name].size
+    rows, columns = range(row * size, (row + 1) * size), range(column * size, (column + 1) * size)
+    block = similarities[name][rows.start : rows.stop, columns.start : columns.stop].clone()
+    inner = {}
+    for child in _children(network, name):
+        for i, j in itertools.product(range(size), repeat=2):
+            inner[child, i, j] = _assign_nested(network, similarities, child, rows[i], columns[j])
+            block[i, j] += inner[child, i, j][0]
+    perm = assign(block)
+    permutations = {name: perm}
+    for child in _children(network, name):
+        chosen = [inner[child, i, int(j)][1] for i, j in enumerate(perm)]
+        permutations |= {key: torch.stack([each[key] for each in chosen]) for key in chosen[0]}
+    return block[torch.arange(size), perm].sum().item(), permutations

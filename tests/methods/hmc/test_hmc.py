@@ -17,7 +17,7 @@ from utils.methods.hmc.hmc import (
     transition,
 )
 from utils.methods.hmc.potential import Energy, Posterior
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
 
 import numpy as np
 import pytest
@@ -237,7 +237,7 @@ def test_posterior_of_a_bias_in_closed_form():
     """Of images that are all zero a network without hidden layers sees its biases alone. With two
     classes the likelihood depends on δ = b₁ − b₀ only, whose prior is N(0, 2): a density of one
     dimension, integrated numerically. The weights keep their prior N(0, 1)."""
-    network = Network((2, 2))
+    network = MLP((2, 2))
     images, labels = torch.zeros(9, 2, dtype=torch.float64), torch.tensor([1] * 7 + [0] * 2)
     target = Posterior(network, images, labels)
     states, _ = run_chain(target, torch.zeros(6, dtype=torch.float64), 0.5, 4, 3000)
@@ -258,7 +258,7 @@ def test_posterior_of_a_bias_in_closed_form():
 def test_small_posterior_against_importance_sampling():
     """Predictions of a network with 17 weights, beside averages over 100,000 draws from the prior
     weighted by their likelihood, computed in NumPy."""
-    network, rng = Network((2, 3, 2), "tanh"), np.random.default_rng(0)
+    network, rng = MLP((2, 3, 2), "tanh"), np.random.default_rng(0)
     images = rng.normal(size=(8, 2))
     labels = (images[:, 0] * images[:, 1] > 0).astype(int)
     questions = rng.normal(size=(5, 2))
@@ -280,7 +280,7 @@ def test_small_posterior_against_importance_sampling():
     target = Posterior(network, torch.from_numpy(images), torch.from_numpy(labels))
     states, infos = run_chain(target, torch.zeros(17, dtype=torch.float64), 0.25, 6, 2500)
     assert np.mean([info.accepted for info in infos]) > 0.6
-    found = logits(network, torch.from_numpy(states), torch.from_numpy(questions)).softmax(-1)
+    found = network.outputs(torch.from_numpy(states), torch.from_numpy(questions)).softmax(-1)
     for k, values in enumerate(found[..., 1].numpy().T):
         error = math.hypot(errors[k], values.std() / math.sqrt(ess_bulk(values[None])))
         assert error < 0.02
@@ -298,7 +298,7 @@ def test_posterior_in_closed_form_by_the_way_that_the_script_takes():
     near = torch.linspace(-1, 1, 12)
     pixels = torch.cat([torch.full((30,), 100.0), torch.full((30,), -100.0), near])
     labels = torch.cat([pixels[:60] > 0, torch.arange(12) % 3 > 0]).long()
-    target = Posterior(Network((1, 2)), pixels[:, None], labels, "listed")
+    target = Posterior(MLP((1, 2)), pixels[:, None], labels, "listed")
     settings = HMCSettings(0.05, 0, trajectory_length=1.2, jitter=0.3)
     chains = start_chains(torch.tensor([[-0.5, 0.5, 0.0, 0.0]]).repeat(2, 1), settings)
     states, results = [], []
@@ -338,11 +338,11 @@ def geweke_scores(count: int) -> np.ndarray:
     have their prior as marginal distribution. The step is so large that most of correctness rests
     on the accept step.
     """
-    network, labels_stream = Network((2, 2, 2), "tanh"), torch.Generator().manual_seed(3)
+    network, labels_stream = MLP((2, 2, 2), "tanh"), torch.Generator().manual_seed(3)
     images = 2 * normal(6, 2, seed=4)
     weights, tests = normal(12, seed=5), []
     for iteration in range(count):
-        chances = logits(network, weights, images).softmax(-1)
+        chances = network.outputs(weights, images).softmax(-1)
         labels = torch.multinomial(chances, 1, generator=labels_stream).squeeze(1)
         target = Posterior(network, images, labels)
         weights, _ = transition(target, weights, 1.1, 2, 6, iteration)

@@ -11,7 +11,7 @@ from utils.methods.hmc.potential import (
     true_margins,
 )
 from utils.methods.training import TrainingSettings, start_training, train
-from utils.networks.mlp import Network, logits
+from utils.networks.mlp import MLP
 from utils.runs.seeding import generator
 
 import pytest
@@ -30,7 +30,7 @@ def problem(network, num_points, seed=0, dtype=torch.float64):
 
 def by_autograd(network, weights, images, labels):
     weights = weights.clone().requires_grad_()
-    outputs = logits(network, weights, images)
+    outputs = network.outputs(weights, images)
     nll = torch.nn.functional.cross_entropy(outputs, labels, reduction="sum")
     potential = nll + 0.5 * weights.square().sum()
     (gradient,) = torch.autograd.grad(potential, weights)
@@ -40,7 +40,7 @@ def by_autograd(network, weights, images, labels):
 @pytest.mark.parametrize("force", ["dense", "active", "listed"])
 @pytest.mark.parametrize(
     "network",
-    [Network((5, 3)), Network((70, 6, 3)), Network((70, 6, 4, 3), "tanh")],
+    [MLP((5, 3)), MLP((70, 6, 3)), MLP((70, 6, 4, 3), "tanh")],
     ids=lambda network: "-".join(map(str, network.sizes)),
 )
 def test_energy_and_gradient_are_those_of_autograd(network, force):
@@ -53,7 +53,7 @@ def test_energy_and_gradient_are_those_of_autograd(network, force):
 
 
 def test_energies_are_summed_in_float64():
-    network = Network((4, 3))
+    network = MLP((4, 3))
     weights, images, labels = problem(network, 3000, dtype=torch.float32)
     weights = torch.cat([weights[:-3], torch.tensor([3e4, 3e4, 3e4])])  # ½‖θ‖² = 1.35e9
     energy = Posterior(network, images, labels).energy(weights)
@@ -85,7 +85,7 @@ def test_the_first_layer_is_that_of_all_pixels(num_dead):
 
 
 def test_a_rank_may_be_without_images():
-    network = Network((20, 4, 3))
+    network = MLP((20, 4, 3))
     weights, images, labels = problem(network, 1)
     energy = Posterior(network, images[:0], labels[:0], "listed").energy(weights)
     assert energy.nll == 0
@@ -104,7 +104,7 @@ def test_margins():
 def separable():
     """A posterior with a state that fits its data by wide margins, and one that does not."""
     random = torch.Generator().manual_seed(1)
-    network = Network((20, 64, 4))
+    network = MLP((20, 64, 4))
     centres = 4 * torch.randn(4, 20, generator=random)
     labels = torch.randint(4, (6000,), generator=random)
     images = (centres[labels] + torch.randn(6000, 20, generator=random)).relu()
@@ -144,7 +144,7 @@ def test_an_error_that_float32_would_notice_is_in_the_active_force():
     labels, half = torch.ones(200, dtype=torch.int64), math.log(1e7) / 2
     images = torch.tensor([[1.0], [3.0]], dtype=torch.float64).repeat(100, 1)
     weights = torch.tensor([-half, half, 0, 0], dtype=torch.float64)
-    energy = Posterior(Network((1, 2)), images, labels, "active").energy(weights)
+    energy = Posterior(MLP((1, 2)), images, labels, "active").energy(weights)
     pull = (energy.gradient - weights).tolist()
     assert torch.tensor(1.0) + 1e-7 > 1
     assert pull == pytest.approx([1e-5, -1e-5, 1e-5, -1e-5], rel=1e-5)
@@ -205,7 +205,7 @@ class Watched:
 
 def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
     """From an anchored start the fall of margins becomes several times as fast within a path."""
-    data, network = load_dataset("MNIST", data_dir, 3000), Network((784, 64, 10))
+    data, network = load_dataset("MNIST", data_dir, 3000), MLP((784, 64, 10))
     (start,) = anchored_maps(network, data, [generator(0, "initial_weights", 0)], 0, epochs=3)
     problem = network, data.train_images, data.train_labels
     listed, momentum = Watched(*problem), normal(len(start), seed=0)
@@ -318,7 +318,7 @@ def test_when_most_points_are_near_the_list_is_everything(separable):
 
 
 def test_parts_add_up_to_the_whole():
-    network = Network((30, 5, 3))
+    network = MLP((30, 5, 3))
     weights, images, labels = problem(network, 3000)
     whole = Posterior(network, images, labels).energy(weights)
     parts = [

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from utils.data.datasets import Dataset
 from utils.methods.training import TrainingSettings, start_training, train
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 
 import torch
 from torch import Tensor

@@ -15,7 +15,7 @@ from utils.data.datasets import Dataset
 from utils.evaluation.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc.hmc import Chains, Flight, HMCSettings, StepSizeAdaptation, Transition
-from utils.networks.mlp import Network
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.report import figures
 from utils.runs.errors import UserError

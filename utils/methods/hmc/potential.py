@@ -30,8 +30,8 @@ Over several ranks each holds a part of the data; sums over data go through `ran
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from utils.networks.mlp import Network
 from utils.networks.mlp_gradients import Backprop, softmax_errors
+from utils.networks.network import Network
 from utils.runs.ranks import ALONE, Ranks
 
 import torch

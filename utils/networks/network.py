@@ -1,0 +1,142 @@
+"""A network as data: a forward function of one flat weight vector, and a table of its slots.
+
+Weights are a vector [d] or a stack of vectors [K, d]; functions put the K in front of their result.
+Samples of posteriors, members of ensembles and states of chains are all such vectors. A slot is one
+tensor within the vector. Its labelled axes say which hidden units it belongs to, and from these
+labels follow all symmetries of the network: see `utils.symmetry.transformation`.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from utils.runs.errors import UserError
+from utils.runs.files import save_json
+
+import torch
+from torch import Tensor
+
+RELU, TANH, NONE = "relu", "tanh", "none"
+
+
+class Group(NamedTuple):
+    """Hidden units that may change places with each other.
+
+    The kind is the symmetry of their activation φ. RELU: φ(λz) = λφ(z) for λ > 0. TANH: φ(−z) =
+    −φ(z). NONE: units can be permuted only.
+
+    With `within` there is one such set of units for every unit of that group, and each set moves
+    along with its unit. The channels of a grouped convolution lie within its groups.
+    """
+
+    size: int
+    kind: str = RELU
+    within: str | None = None
+
+
+class Slot(NamedTuple):
+    """One tensor within the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]  # the group of units along each axis
+    powers: tuple[int, ...]  # of a unit's scale: 1 incoming, −1 outgoing, 2 running variance
+    role: str = "weight"  # "weight", "bias", or "buffer": transformed too, but outside the prior
+    bound: float = 0.0  # initial values are uniform in center ± bound
+    center: float = 0.0
+    start: int = 0  # of the tensor within the flat vector, set by `lay_out`
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def of(self, weights: Tensor) -> Tensor:
+        """Return a view of this tensor, [*shape] or [K, *shape]."""
+        return weights[..., self.start : self.start + self.size].unflatten(-1, self.shape)
+
+
+class Network:
+    """What every architecture has. A subclass also has `slots`, `groups` and `activations`.
+
+    Images are [N, *input_shape], shared by a stack of weights, or [K, N, *input_shape].
+    """
+
+    name: str
+    slots: tuple[Slot, ...]
+    groups: dict[str, Group]  # from the input on
+    input_shape: tuple[int, ...]
+    num_classes: int
+    pixel_slot: Slot | None = (
+        None  # the slot whose last axis is the input's pixels, if there is one
+    )
+
+    def describe(self) -> dict:
+        """Return what network.json holds."""
+        raise TypeError(f"{type(self).__name__} does not say how it is stored")
+
+    def outputs(self, weights: Tensor, images: Tensor) -> Tensor:
+        """Return the logits [N, classes] or [K, N, classes]."""
+        return self.trace(weights, images)[1]
+
+    def activations(self, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
+        """Return the activations of every group, each [N, units] or [N, units, positions…].
+
+        Nested groups have one axis for each level of units.
+        """
+        return self.trace(weights, images)[0]
+
+    def trace(self, weights: Tensor, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Return activations and logits of one forward pass."""
+        raise TypeError(f"{type(self).__name__} has no forward function")
+
+    def trace_line(
+        self, first: Tensor, second: Tensor, fractions, images: Tensor
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """Yield the traces of (1 − λ) first + λ second for every λ in `fractions`."""
+        return (self.trace(torch.lerp(first, second, at), images) for at in fractions)
+
+    @cached_property
+    def num_weights(self) -> int:
+        return sum(slot.size for slot in self.slots)
+
+    def check(self, weights: Tensor) -> None:
+        """Refuse weights of another length."""
+        if weights.shape[-1] != self.num_weights:
+            raise UserError(
+                f"These weights have {weights.shape[-1]} entries, but the network {self} has "
+                f"{self.num_weights}."
+            )
+
+    def units(self, group: str) -> tuple[int, ...]:
+        """Return the shape of numbers that belong to the group's units: [size], or with parents."""
+        size, _, parent = self.groups[group]
+        return (*self.units(parent), size) if parent else (size,)
+
+    def slots_of(self, group: str) -> list[Slot]:
+        return [slot for slot in self.slots if group in slot.axes]
+
+    def initial_weights(self, generator: torch.Generator) -> Tensor:
+        """Draw PyTorch's default initialisation: uniform in ±1/√fan_in for weights and biases."""
+        weights = torch.empty(self.num_weights)
+        for slot in self.slots:
+            values = slot.of(weights)
+            if slot.bound:
+                low, high = slot.center - slot.bound, slot.center + slot.bound
+                values.uniform_(low, high, generator=generator)
+            else:
+                values.fill_(slot.center)
+        return weights
+
+    def save(self, path: Path) -> None:
+        save_json(path, self.describe())
+
+
+def lay_out(*slots: Slot) -> tuple[Slot, ...]:
+    """Return the slots with their places in a flat vector that has one after the other."""
+    placed, start = [], 0
+    for slot in slots:
+        placed.append(slot._replace(start=start))
+        start += slot.size
+    return tuple(placed)

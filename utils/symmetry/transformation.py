@@ -1,0 +1,251 @@
+"""The action of a network's symmetry group on its weights.
+
+A `Transformation` first scales units, then flips their signs, then permutes them. `permutations[g]`
+is the permutation of group g: perm[i] is the index, in the network being transformed, of the unit
+that moves to position i. Scales and signs are indexed by units of the network being transformed.
+For a hidden layer with permutation P, scales λ and signs s, and φ(λ s z) = λ s φ(z):
+
+    W1 → P λ s W1        b1 → P λ s b1        W2 → W2 (P λ s)⁻¹
+
+All of it follows from the table of slots, so the same code serves every architecture.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from utils.networks.network import NONE, RELU, TANH, Network, Slot
+from utils.runs.errors import UserError
+from utils.runs.seeding import generator
+from utils.symmetry.permutation import check_permutation, num_transpositions
+
+import torch
+from torch import Tensor
+
+# Logits in float64 may change by this, relative to their size: rounding, from another order of
+# summation.
+SAME_FUNCTION = 1e-9
+NUM_PROBES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Transformation:
+    """An element of a network's symmetry group. Groups that are absent stay as they are."""
+
+    network: Network
+    permutations: dict[str, Tensor] = field(default_factory=dict)  # [*units of parents, size]
+    log_scales: dict[str, Tensor] = field(default_factory=dict)
+    signs: dict[str, Tensor] = field(default_factory=dict)  # ±1
+
+    def apply(self, weights: Tensor) -> Tensor:
+        """Return the transformed weights, [d] or a stack [K, d]."""
+        self.check()
+        transformed = torch.empty_like(weights)
+        for slot in self.network.slots:
+            slot.of(transformed).copy_(self.apply_to_slot(slot, slot.of(weights)))
+        return transformed
+
+    def apply_to_std(self, std: Tensor) -> Tensor:
+        """Return the standard deviations of transformed weights."""
+        return replace(self, signs={}).apply(std)
+
+    def then(self, second: "Transformation") -> "Transformation":
+        """Return the transformation that does this one and then the second."""
+        permutations = dict(second.permutations)
+        for name, perm in self.permutations.items():
+            permutations[name] = second.follow(name, perm)
+        back, log_scales, signs = self.inverse(), dict(self.log_scales), dict(self.signs)
+        for name, values in second.log_scales.items():
+            log_scales[name] = log_scales.get(name, 0) + back.follow(name, values)
+        for name, values in second.signs.items():
+            signs[name] = signs.get(name, 1) * back.follow(name, values)
+        return Transformation(self.network, permutations, log_scales, signs)
+
+    def inverse(self) -> "Transformation":
+        """Return the transformation that undoes this one."""
+        undone = Transformation(self.network)
+        for name in self.network.groups:
+            if name in self.permutations or name in nested_in(self.network, self.permutations):
+                perm = undone.follow(name, self.permutation(name))  # moved with its parents
+                undone.permutations[name] = perm.argsort(-1)
+        log_scales = {name: -self.follow(name, each) for name, each in self.log_scales.items()}
+        signs = {name: self.follow(name, each) for name, each in self.signs.items()}
+        return replace(undone, log_scales=log_scales, signs=signs)
+
+    def permutation(self, name: str) -> Tensor:
+        """Return the permutation of a group, the identity where it is absent."""
+        if name in self.permutations:
+            return self.permutations[name]
+        units = self.network.units(name)
+        return torch.arange(units[-1]).expand(units).clone()
+
+    def transpositions(self) -> dict[str, int]:
+        """Return the number of transpositions (NoT) of every group of units."""
+        return {
+            name: num_transpositions(self.follow(name, numbered(self.network, name)).flatten())
+            for name in self.network.groups
+        }
+
+    def total_transpositions(self) -> int:
+        return sum(self.transpositions().values())
+
+    def to_row(self) -> Tensor:
+        """Return the permutations of all groups as one row [all hidden units]."""
+        rows = [self.permutation(name).flatten() for name in self.network.groups]
+        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+
+    def follow(self, name: str, values: Tensor) -> Tensor:
+        """Return numbers of a group's units in the units' new places."""
+        for depth, each in enumerate(lineage(self.network, name)):
+            if each in self.permutations:
+                perm = self.permutations[each].to(values.device)
+                perm = perm.reshape(*perm.shape, *[1] * (values.dim() - perm.dim()))
+                values = values.take_along_dim(perm, depth)
+        return values
+
+    def check(self) -> None:
+        """Refuse what is no symmetry of the network."""
+        network = self.network
+        for name in (*self.permutations, *self.log_scales, *self.signs):
+            if name not in network.groups:
+                groups = ", ".join(network.groups) or "none"
+                raise UserError(f"The network {network} has no units {name!r}; it has: {groups}.")
+        for name, perm in self.permutations.items():
+            check_permutation(perm, network.units(name), name)
+        for values, kind, word in (
+            (self.log_scales, RELU, "scaled"),
+            (self.signs, TANH, "flipped"),
+        ):
+            for name, each in values.items():
+                if network.groups[name].kind != kind:
+                    raise UserError(why_not(network, name, word))
+                if tuple(each.shape) != network.units(name):
+                    raise UserError(
+                        f"{name} has {list(network.units(name))} units, but is {word} by "
+                        f"{list(each.shape)} numbers."
+                    )
+
+    def apply_to_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
+        """Return the slot's tensor, with a stack in front or not, scaled and permuted."""
+        for name, power in zip(slot.axes, slot.powers, strict=True):
+            for factor in self._factors(name, power):
+                factor = _along(self.network, slot, name, factor)
+                tensor = tensor * factor.to(tensor)
+        for axis, name in enumerate(slot.axes, start=-len(slot.shape)):
+            if name in self.permutations:
+                perm = self.permutations[name].to(tensor.device)
+                if perm.dim() == 1:
+                    tensor = tensor.index_select(axis, perm)
+                else:
+                    perm = _along(self.network, slot, name, perm)
+                    stack = [1] * (tensor.dim() - perm.dim())
+                    tensor = tensor.take_along_dim(perm.reshape(*stack, *perm.shape), axis)
+        return tensor
+
+    def _factors(self, name: str | None, power: int) -> Iterator[Tensor]:
+        if power and name in self.log_scales:
+            yield (power * self.log_scales[name].double()).exp()
+        if power % 2 and name in self.signs:
+            yield self.signs[name]
+
+
+def lineage(network: Network, name: str) -> list[str]:
+    """Return the groups that a group lies within, from the outermost to itself."""
+    parent = network.groups[name].within
+    return [*(lineage(network, parent) if parent else []), name]
+
+
+def nested_in(network: Network, names) -> set[str]:
+    """Return the groups that lie within one of these."""
+    return {name for name in network.groups if set(lineage(network, name)[:-1]) & set(names)}
+
+
+def numbered(network: Network, name: str) -> Tensor:
+    """Return the numbers 0, 1, … of a group's units, in the shape that its units have."""
+    shape = network.units(name)
+    return torch.arange(math.prod(shape)).reshape(shape)
+
+
+def _along(network: Network, slot: Slot, name: str, values: Tensor) -> Tensor:
+    """Return a group's numbers in a shape that lines up with the slot's axes."""
+    shape = [1] * len(slot.shape)
+    for each, size in zip(lineage(network, name), values.shape, strict=True):
+        shape[slot.axes.index(each)] = size
+    return values.reshape(shape)
+
+
+def from_row(network: Network, row: Tensor) -> Transformation:
+    """Read permutations from a row of `Transformation.to_row`."""
+    shapes = {name: network.units(name) for name in network.groups}
+    parts = row.split([math.prod(shape) for shape in shapes.values()])
+    permutations = {
+        name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)
+    }
+    return Transformation(network, permutations)
+
+
+def random_transformation(
+    network: Network, random: torch.Generator, log_scale: float = 0.5
+) -> Transformation:
+    """Draw an element of the full group: uniform permutations and signs, log-normal scales."""
+    drawn = Transformation(network)
+    for name, group in network.groups.items():
+        units = network.units(name)
+        drawn.permutations[name] = torch.rand(units, generator=random).argsort(-1)
+        if group.kind == RELU:
+            normal = torch.randn(units, generator=random, dtype=torch.float64)
+            drawn.log_scales[name] = log_scale * normal
+        if group.kind == TANH:
+            drawn.signs[name] = 2 * torch.randint(2, units, generator=random) - 1
+    return drawn
+
+
+def why_not(network: Network, name: str, word: str) -> str:
+    """Say why a group's units cannot be scaled or flipped."""
+    reasons = {
+        RELU: "they are positively homogeneous, so they can be scaled, not flipped",
+        TANH: "they are odd functions, so they can be flipped, not scaled",
+        NONE: "they can only be permuted, as with SiLU, or where a normalisation follows",
+    }
+    return f"Units of {name} cannot be {word}: {reasons[network.groups[name].kind]}."
+
+
+# ---- proof that the function stays
+
+
+def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
+    """Compare the logits of two networks, in float64, on a few random inputs.
+
+    Inputs have both signs, so a unit that is dead on one of them is hardly dead on all.
+    """
+    random = generator(0, "probe_inputs")
+    probe = torch.randn(NUM_PROBES, *network.input_shape, generator=random, dtype=torch.float64)
+    pair = torch.stack([before, after]).double()
+    old, new = network.outputs(pair, probe.to(pair.device))
+    change = (new - old).abs().max().item()
+    if not change <= SAME_FUNCTION * (1 + old.abs().max().item()):
+        raise AssertionError(f"A transformation changed the network's logits by {change}.")
+
+
+def check_same_units(network: Network, before: Tensor, after: Tensor) -> None:
+    """Compare the weights that meet in each unit, whatever the order of units: they must be equal.
+
+    This notices what is done to units that are dead on all probes. The sums are of float64's bits
+    as whole numbers, so they are exact whatever the order.
+    """
+    pair = torch.stack([before, after]).double().view(torch.int64)
+    for name in network.groups:
+        units, moved = _unit_sums(network, pair, name).sort(-1).values
+        if not torch.equal(units, moved):
+            raise AssertionError(f"A permutation took a unit of {name} apart.")
+
+
+def _unit_sums(network: Network, stack: Tensor, name: str) -> Tensor:
+    """Return the sums [K, units] of all weights of each unit of a group."""
+    total = 0
+    for slot in network.slots_of(name):
+        kept = [slot.axes.index(each) + 1 for each in lineage(network, name)]
+        others = [axis for axis in range(1, len(slot.shape) + 1) if axis not in kept]
+        tensor = slot.of(stack)
+        total = total + (tensor.sum(others) if others else tensor).flatten(1)
+    return total
