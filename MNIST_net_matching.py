@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from papers.compact import permutation_figures
 from utils.data.datasets import Dataset, load_dataset
+from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
     TrainingState,
@@ -179,7 +180,7 @@ def store(
         transpositions_by_activation=found[0].item(),
         transpositions_by_weight=found[1].item(),
     )
-    run.save_checkpoint({"epoch": state.epoch}, **state.tensors(), **results)
+    run.save_checkpoint({"epoch": state.epoch}, **tensors_of(state), **results)
 
 
 def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None:

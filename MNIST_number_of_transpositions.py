@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from papers.compact import permutation_figures
 from utils.data.datasets import Dataset, load_dataset
+from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
     TrainingState,
@@ -174,7 +175,7 @@ def train_pairs(
             )  # fmt: skip
             epoch = number * config.num_epochs + state.epoch
             run.log(epoch=epoch, train_loss=losses.mean().item())
-            run.save_checkpoint({"run": number, "epoch": state.epoch}, **state.tensors())
+            run.save_checkpoint({"run": number, "epoch": state.epoch}, **tensors_of(state))
     return state
 
 

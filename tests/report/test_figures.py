@@ -17,7 +17,7 @@ def test_training_of_an_ensemble_is_drawn_as_recorded(tmp_path):
     ]
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(map(json.dumps, records)))
-    assert curves(figures.ensemble_training(path)) == [
+    assert curves(figures.training(path)) == [
         [[1, 0.5], [2, 0.3]],
         [[1, 0.6], [2, 0.4]],
         [[2, 90]],

@@ -65,7 +65,7 @@ def save_compact(
     to_mean.compact().save(run.path("compact_hmc_mean_reference.npz"))
     for name, aligned in others.items():
         aligned.compact().save(run.path(f"compact_{name}_rebased.npz"))
-    low_rank.save(run.path("low_rank.npz"))
+    low_rank.write(run.path("low_rank.npz"))
 
 
 def save_predictions(run: Run, columns: dict[str, Column], labels: Tensor) -> None:

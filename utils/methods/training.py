@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from utils.methods.method import tensors_of
 from utils.networks.network import Network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
@@ -42,8 +44,7 @@ def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:
     )
 
 
-@dataclass(frozen=True)
-class TrainingState:
+class TrainingState(NamedTuple):
     """K members after `epoch` epochs."""
 
     weights: Tensor  # [K, d]
@@ -52,13 +53,9 @@ class TrainingState:
     epoch: int = 0
     anchors: Tensor | None = None  # [K, d]: means of the members' priors, if not 0
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold, besides the epoch."""
-        names = ("weights", "momentum", "second_moment", "anchors")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
     def clone(self, epoch: int) -> "TrainingState":
-        return TrainingState(**{k: v.clone() for k, v in self.tensors().items()}, epoch=epoch)
+        copies = {name: each.clone() for name, each in tensors_of(self).items()}
+        return TrainingState(**copies, epoch=epoch)
 
 
 def start_training(weights: Tensor, settings: TrainingSettings) -> TrainingState:

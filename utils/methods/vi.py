@@ -1,16 +1,26 @@
-"""Mean-field Gaussian variational inference with the prior N(0, 1) on every weight and bias.
+"""Mean-field Gaussian variational inference.
 
-q(w) = N(μ, diag σ²) minimises E_q[−log p(data | w)] + KL(q ‖ N(0, 1)) by stochastic gradients,
-with one weight sample w = μ + σ ε per batch (the reparameterisation trick). σ is parameterised
-by its log and kept at SMALLEST_STD or above.
+q(w) = N(μ, diag σ²) minimises E_q[−log p(data | w)] + KL(q ‖ prior) by stochastic gradients, with
+one weight sample w = μ + σ ε per batch (the reparameterisation trick). σ is parameterised by its
+log and kept at SMALLEST_STD or above.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
+from utils.evaluation.metrics import accuracy
+from utils.methods.method import Method, Problem, Scores
 from utils.methods.training import adam_update, check_finite, data_order
 from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.prior import Prior
+from utils.report import figures
+from utils.report.figures import GREEN, Look
+from utils.runs.config import NetworkConfig, option
 from utils.runs.seeding import generator
 
 import torch
@@ -19,8 +29,16 @@ from torch import Tensor
 SMALLEST_STD = 1e-5
 
 
-@dataclass(frozen=True)
-class VIState:
+@dataclass(frozen=True, kw_only=True)
+class VIConfig(NetworkConfig):
+    initial_std: float = option(0.05, "standard deviation of every weight at the start", above=0)
+    learning_rate: float = option(1e-3, "step size of Adam", above=0)
+    batch_size: int = option(100, "images per step", minimum=1)
+    num_epochs: int = option(50, "passes over the training images", minimum=1)
+    num_draws: int = option(100, "weight samples that the predictions average over", minimum=1)
+
+
+class VIState(NamedTuple):
     """After `epoch` epochs: μ and log σ as the two rows of each tensor, and Adam's moments."""
 
     parameters: Tensor  # [2, d]
@@ -28,26 +46,11 @@ class VIState:
     second_moment: Tensor  # [2, d]
     epoch: int = 0
 
-    @property
-    def posterior(self) -> Gaussian:
-        return Gaussian(self.parameters[0], self.parameters[1].exp())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold, besides the epoch."""
-        names = ("parameters", "momentum", "second_moment")
-        return {name: getattr(self, name) for name in names}
-
 
 def start_vi(mean: Tensor, std: float) -> VIState:
-    """The state before the first step: the given means, the same deviation everywhere."""
+    """Return the state before the first step: the given means, the same deviation everywhere."""
     parameters = torch.stack([mean, torch.full_like(mean, math.log(std))])
     return VIState(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
-
-
-def kl_to_standard_normal(mean: Tensor, log_std: Tensor) -> float:
-    """KL(N(mean, std²) ‖ N(0, 1)), summed over weights, in nats."""
-    variance = (2 * log_std).double().exp()
-    return (0.5 * (variance + mean.double().square() - 1) - log_std.double()).sum().item()
 
 
 def train_vi_epoch(
@@ -59,9 +62,10 @@ def train_vi_epoch(
     learning_rate: float,
     batch_size: int,
     seed: int,
+    prior: Prior,
 ) -> tuple[VIState, float]:
-    """The state an epoch later, and the mean NLL of the training images along the way."""
-    parameters, momentum, second_moment = (tensor.clone() for tensor in state.tensors().values())
+    """Return the state an epoch later, and the mean NLL of the training images along the way."""
+    parameters, momentum, second_moment = (each.clone() for each in state[:3])
     mean, log_std = parameters
     num_points, num_steps = len(images), -(-len(images) // batch_size)
     steps_done = torch.tensor(float(state.epoch * num_steps), device=images.device)
@@ -80,11 +84,51 @@ def train_vi_epoch(
         scale = num_points / len(indices)
         nll = find_gradient(images[indices][None], labels[indices][None], scale=scale, keep=0)
         total_nll += nll.sum()
-        # ∂/∂log σ = (g ε + σ) σ − 1 and ∂/∂μ = g + μ, where g is the likelihood's gradient
-        torch.addcmul(std, mean_gradient, noise, out=log_std_gradient).mul_(std).sub_(1)
-        mean_gradient.add_(mean)
+        # ∂/∂log σ = (g ε + σ/s²) σ − 1 and ∂/∂μ = g + μ/s², where g is the likelihood's gradient
+        torch.mul(std, prior.precision, out=weights)  # done with until the next step
+        torch.addcmul(weights, mean_gradient, noise, out=log_std_gradient).mul_(std).sub_(1)
+        prior.add_gradient(mean_gradient, mean)
         adam_update(parameters, gradient, momentum, second_moment, steps_done, learning_rate)
         log_std.clamp_(min=math.log(SMALLEST_STD))
     check_finite(parameters.sum(), f"epoch {state.epoch + 1}")
     state = VIState(parameters, momentum, second_moment, state.epoch + 1)
     return state, total_nll.item() / num_points
+
+
+class VI(Method):
+    name, kind, title = "vi", "VI", "VI"
+    look = Look(GREEN, ":", "^")
+    Config = VIConfig
+
+    def init(self, problem: Problem, config, modes: Sequence[int]) -> VIState:
+        mean = problem.network.initial_weights(generator(config.seed, "initial_mean"))
+        return start_vi(mean.to(problem.device), config.initial_std)
+
+    def step(self, problem: Problem, state: VIState, config) -> tuple:
+        network, data = problem.network, problem.data
+        state, train_nll = train_vi_epoch(
+            network, state, data.train_images, data.train_labels,
+            learning_rate=config.learning_rate, batch_size=config.batch_size, seed=config.seed,
+            prior=problem.prior,
+        )  # fmt: skip
+        nll = train_nll * len(data.train_images)
+        kl = problem.prior.kl(*state.parameters)
+        probabilities = class_probabilities(network, state.parameters[0], data.test_images)
+        test_accuracy = accuracy(probabilities, data.test_labels)
+        record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": -nll - kl}
+        return state, [record | {"test_accuracy": test_accuracy}]
+
+    def posterior(self, problem: Problem, state: VIState, config) -> Gaussian:
+        mean, log_std = state.parameters
+        return Gaussian(mean, log_std.exp(), problem.network)
+
+    def scores(self, problem: Problem, posterior: Gaussian, config, newest: dict) -> Scores:
+        scores = super().scores(problem, posterior, config, newest)
+        kl = newest["kl"]
+        average_std = posterior.std.mean().item()
+        remark = f"KL to the prior {kl:.0f} nats, average σ {average_std:.3f}"
+        summary = scores.summary | {"kl": kl, "average_std": average_std}
+        return scores._replace(summary=summary, remarks=[remark])
+
+    def figure(self, source: Path):
+        return figures.vi_training(source)

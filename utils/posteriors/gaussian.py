@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.networks.network import Network
+from utils.posteriors.samples import save_kind
 from utils.runs.files import save_arrays
 from utils.symmetry.matching import Matcher, Matching
 from utils.symmetry.rebasin import rebase
@@ -37,6 +38,7 @@ class Gaussian:
 
     def save(self, directory: Path) -> None:
         """Write posterior.npz: mean, std [d]."""
+        save_kind(directory, "Gaussian", self.network)
         save_arrays(directory / "posterior.npz", mean=self.mean, std=self.std)
 
 

@@ -1,10 +1,11 @@
 """A Gaussian in which weights vary together, as far as its rank allows."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from utils.networks.network import Network
+from utils.posteriors.samples import save_kind
 from utils.runs.errors import UserError
 from utils.runs.files import save_arrays
 from utils.symmetry.transformation import Transformation
@@ -19,30 +20,42 @@ ROUNDING = 1e-10  # share of the largest variance below which a direction is flo
 
 @dataclass(frozen=True)
 class LowRank:
-    """N(mean, Σ) with Σ = factorᵀ factor: it varies along at most as many directions as rows."""
+    """N(mean, Σ) with Σ = factorᵀ factor + diag(diagonal²)."""
 
     mean: Tensor  # [d]
     factor: Tensor  # [rank, d]
     coordinates: Tensor | None = None  # [K, rank]: its samples are mean + coordinates @ factor
     network: Network | None = None
+    diagonal: Tensor | None = None  # [d]: deviations of independent noise, 0 without it
 
     def variance(self) -> float:
-        """Summed over weights: the trace of Σ."""
-        return sum(row.double().square().sum().item() for row in self.factor)
+        """Return the trace of Σ, the variance summed over weights."""
+        rows = self.factor if self.diagonal is None else [*self.factor, self.diagonal]
+        return sum(row.double().square().sum().item() for row in rows)
 
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """`count` weight vectors, one after the other."""
+        """Yield `count` weight vectors, one after the other."""
         for _ in range(count):
             noise = torch.randn(len(self.factor), generator=generator).to(self.mean.device)
-            yield self.mean + noise @ self.factor
+            weights = self.mean + noise @ self.factor
+            if self.diagonal is not None:
+                noise = torch.randn(len(self.mean), generator=generator).to(self.mean.device)
+                weights.addcmul_(self.diagonal, noise)
+            yield weights
 
     def moved(self, transformation: Transformation) -> "LowRank":
-        rows = [transformation.apply(rows) for rows in (self.mean, self.factor)]
-        return LowRank(*rows, self.coordinates, self.network)
+        mean, factor = (transformation.apply(rows) for rows in (self.mean, self.factor))
+        diagonal = None if self.diagonal is None else transformation.apply_to_std(self.diagonal)
+        return replace(self, mean=mean, factor=factor, diagonal=diagonal)
 
-    def save(self, path: Path) -> None:
-        """mean [d], factor [rank, d]"""
-        save_arrays(path, mean=self.mean, factor=self.factor)
+    def save(self, directory: Path) -> None:
+        """Write low_rank.npz: mean [d], factor [rank, d], diagonal [d] if there is one."""
+        save_kind(directory, "LowRank", self.network)
+        self.write(directory / "low_rank.npz")
+
+    def write(self, path: Path) -> None:
+        arrays = {"mean": self.mean, "factor": self.factor, "diagonal": self.diagonal}
+        save_arrays(path, **{name: each for name, each in arrays.items() if each is not None})
 
     def resampled(self, counts: Tensor) -> "LowRank":
         """Fitted to the same samples once more, each as often as `counts` [K] says.

@@ -7,6 +7,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines di
 import json
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -29,6 +30,14 @@ STYLE = {
 WHOLE_NUMBERS = partial(MaxNLocator, 6, steps=[1, 2, 5, 10], integer=True)  # where ticks are
 
 
+class Look(NamedTuple):
+    """How a method is drawn in every figure."""
+
+    color: str
+    line: str = "-"
+    marker: str = "o"
+
+
 styled = rc_context(STYLE)  # decorates the functions that draw
 
 
@@ -38,26 +47,26 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-# ---- training of ensembles and VI: metrics.jsonl
+# ---- training: metrics.jsonl
 
 
 @styled
-def ensemble_training(source: Path) -> Figure:
-    """Each member's training loss, and the ensemble's test accuracy, over the epochs."""
+def training(source: Path) -> Figure:
+    """Draw every network's training loss, and the test accuracy, over the epochs."""
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
     names = [name for name in records[0] if name.startswith("train_loss")]
     figure, (axes,) = panels(1, 2)
     for name in names:
         axes[0].plot(*_series(records, name), color=BLUE, linewidth=0.9)
-    axes[0].set(xlabel="epoch", ylabel="train loss of each member [nats]", yscale="log")
+    axes[0].set(xlabel="epoch", ylabel="train loss of each network [nats]", yscale="log")
     axes[1].plot(*_series(records, "test_accuracy", 100), color=ORANGE, marker="o", markersize=2)
-    axes[1].set(xlabel="epoch", ylabel="test accuracy of the ensemble [%]")
+    axes[1].set(xlabel="epoch", ylabel="test accuracy [%]")
     return figure
 
 
 @styled
 def vi_training(source: Path) -> Figure:
-    """−ELBO and its two parts, NLL and KL, and the mean network's test accuracy."""
+    """Draw −ELBO and its two parts, NLL and KL, and the mean network's test accuracy."""
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
     figure, (axes,) = panels(1, 2)
     for name, sign, label, color, line in (

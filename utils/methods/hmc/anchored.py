@@ -35,7 +35,7 @@ def anchored_maps(
     prior = [torch.randn(network.num_weights, generator=stream) for stream in streams]
     anchors = torch.stack(prior).to(data.train_images.device)
     settings = TrainingSettings("Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=1.0)
-    state = replace(start_training(anchors, settings), anchors=anchors)
+    state = start_training(anchors, settings)._replace(anchors=anchors)
     for rate in LEARNING_RATES:
         state, _ = train(
             network, state, data.train_images, data.train_labels,

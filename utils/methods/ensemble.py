@@ -1,0 +1,77 @@
+"""Deep ensembles: networks trained independently, each to a mode (MAP) of the posterior."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from utils.methods.method import Method, Problem, Scores, test_scores
+from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.samples import Points
+from utils.report.figures import ORANGE, Look
+from utils.runs.config import TrainingConfig, option
+
+EPOCHS_PER_STEP = 2  # with two epochs of each member to hand out, no core waits for long
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(TrainingConfig):
+    num_members: int = option(5, "networks in the ensemble", minimum=1)
+    optimizer: str = option("Adam", "optimiser of every member", choices=("SGD", "Adam"))
+    batch_size: int = option(100, "images per step", minimum=1)
+    prior_precision: float = option(
+        1.0, "precision of the prior N(0, 1/precision) on every weight; 0: no prior", minimum=0
+    )
+
+
+class Ensemble(Method):
+    name, kind, title = "ensemble", "ensemble", "ensemble"
+    look = Look(ORANGE, "--", "s")
+    Config = EnsembleConfig
+
+    def modes(self, config) -> list[Sequence[int]]:
+        return [range(config.num_members)]
+
+    def stream(self, mode: int):
+        return mode
+
+    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
+        weights = self.initial_weights(problem, config, modes)
+        return start_training(weights, settings_of(config, config.prior_precision))
+
+    def step(self, problem: Problem, state: TrainingState, config) -> tuple:
+        network, data, first = problem.network, problem.data, state.epoch
+        state, losses = train(
+            network, state, data.train_images, data.train_labels,
+            settings_of(config, config.prior_precision), seed=config.seed,
+            num_epochs=min(EPOCHS_PER_STEP, config.num_epochs - first),
+        )  # fmt: skip
+        records = [
+            {"epoch": epoch} | {f"train_loss_{k}": value for k, value in enumerate(loss)}
+            for epoch, loss in enumerate(losses.tolist(), start=first + 1)
+        ]
+        probabilities = mean_probabilities(network, state.weights, data.test_images)
+        test_accuracy, test_nll = test_scores(probabilities, data)
+        scores = {"epoch": state.epoch, "test_accuracy": test_accuracy, "test_nll": test_nll}
+        return state, [*records, scores]
+
+    def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
+        return Points(state.weights, problem.network)
+
+    def scores(self, problem: Problem, posterior: Points, config, newest: dict) -> Scores:
+        """Score the average prediction, and every member alone."""
+        network, data = problem.network, problem.data
+        average = mean_probabilities(network, posterior, data.test_images)
+        members = [
+            test_scores(class_probabilities(network, member, data.test_images), data)
+            for member in posterior
+        ]
+        whole = test_scores(average, data)
+        rows = [["ensemble", *whole], *([f"member {k}", *one] for k, one in enumerate(members))]
+        summary = {
+            "test_accuracy": whole[0],
+            "test_nll": whole[1],
+            "member_test_accuracy": [share for share, _ in members],
+            "member_test_nll": [nll for _, nll in members],
+            "mean_squared_weight": posterior.weights.double().square().mean().item(),
+        }
+        return Scores(summary, rows)

@@ -1,0 +1,115 @@
+"""What a method of approximating the posterior is, and what it works on.
+
+A method steps a state of tensors forward and leaves a posterior. `utils.methods.driver` runs any of
+them: it opens, resumes, logs, checkpoints, scores and finishes the run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from utils.data.datasets import Dataset
+from utils.evaluation.metrics import accuracy, mean_nll
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.posterior import Posterior
+from utils.posteriors.prior import Prior
+from utils.report import figures
+from utils.report.figures import Look
+from utils.runs.seeding import generator
+
+import torch
+from torch import Tensor
+
+
+class Problem(NamedTuple):
+    """The posterior to approximate."""
+
+    network: Network
+    data: Dataset
+    prior: Prior
+    device: torch.device
+
+
+class Scores(NamedTuple):
+    """What a run says about its posterior when it is finished."""
+
+    summary: dict  # summary.json
+    rows: list[list]  # [name, test accuracy, test NLL]
+    remarks: Sequence[str] = ()  # lines to print
+
+
+class Method:
+    """A method. Its states are named tuples of tensors with a counter `epoch`.
+
+    Modes, such as the members of an ensemble, are numbered. Each has random streams of its own, so
+    a mode is the same whatever others are made beside it.
+    """
+
+    name: str  # key of columns and files
+    kind: str  # how its run directories begin
+    title: str  # in tables and figures
+    look: Look
+    Config: type  # extends TrainingConfig or NetworkConfig; has num_epochs and num_draws
+
+    def prior(self, config, data: Dataset) -> Prior:
+        return Prior()
+
+    def modes(self, config) -> list[Sequence[int]]:
+        """Return the numbers of the modes, in groups that are trained side by side."""
+        return [[number] for number in range(getattr(config, "num_modes", 1))]
+
+    def stream(self, mode: int):
+        """Return what names a mode's random streams; other methods' have other names."""
+        return (self.name, mode)
+
+    def initial_weights(self, problem: Problem, config, modes: Sequence[int]) -> Tensor:
+        """Draw where each mode starts, [modes, d]."""
+        streams = [generator(config.seed, "initial_weights", self.stream(mode)) for mode in modes]
+        weights = [problem.network.initial_weights(stream) for stream in streams]
+        return torch.stack(weights).to(problem.device)
+
+    def init(self, problem: Problem, config, modes: Sequence[int]):
+        """Return the state of a group of modes before the first step."""
+        raise TypeError(f"{type(self).__name__} does not say how it begins")
+
+    def step(self, problem: Problem, state, config) -> tuple:
+        """Return the state one epoch or more later, and its records for metrics.jsonl."""
+        raise TypeError(f"{type(self).__name__} does not say how it goes on")
+
+    def posterior(self, problem: Problem, state, config) -> Posterior:
+        """Return the posterior that a final state stands for."""
+        raise TypeError(f"{type(self).__name__} does not say what it leaves")
+
+    def scores(self, problem: Problem, posterior: Posterior, config, newest: dict) -> Scores:
+        """Score the average prediction of draws, and the mean network where there is one.
+
+        `newest` has the last value of everything in metrics.jsonl.
+        """
+        data, network = problem.data, problem.network
+        draws = posterior.draw(config.num_draws, generator(config.seed, "predictive_draws"))
+        average = mean_probabilities(
+            network, (weights.to(problem.device) for weights in draws), data.test_images
+        )
+        rows = [[f"{config.num_draws} draws", *test_scores(average, data)]]
+        summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
+        if posterior.mean is not None:
+            mean = posterior.mean.to(problem.device)
+            probabilities = class_probabilities(network, mean, data.test_images)
+            rows.append(["μ", *test_scores(probabilities, data)])
+            summary |= dict(zip(("mean_test_accuracy", "mean_test_nll"), rows[1][1:], strict=True))
+        return Scores(summary, rows)
+
+    def figure(self, source: Path):
+        """Draw the training from metrics.jsonl."""
+        return figures.training(source)
+
+
+def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:
+    """Return accuracy and NLL on the test images."""
+    return accuracy(probabilities, data.test_labels), mean_nll(probabilities, data.test_labels)
+
+
+def tensors_of(state) -> dict[str, Tensor]:
+    """Return what a checkpoint has to hold of a state, besides its epoch."""
+    return {name: each for name, each in state._asdict().items() if isinstance(each, Tensor)}

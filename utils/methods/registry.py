@@ -1,0 +1,8 @@
+"""All methods by name: the place to add one."""
+
+from utils.methods.ensemble import Ensemble
+from utils.methods.method import Method
+from utils.methods.swag import SWAG
+from utils.methods.vi import VI
+
+METHODS: dict[str, Method] = {method.name: method for method in (Ensemble(), VI(), SWAG())}

@@ -1,0 +1,122 @@
+"""SWAG: a Gaussian with the first two moments of the iterates of SGD.
+
+Maddox et al. 2019, "A simple baseline for Bayesian uncertainty in deep learning". After training,
+SGD goes on at a constant learning rate. With the mean w̄ of its iterates after every epoch, their
+variances σ² and the last K deviations D from the running mean, weights are drawn as
+
+    w = w̄ + σ z₁ / √2 + D z₂ / √(2 (K − 1))
+
+so that half of the variance of each weight comes from σ² and half from D.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from utils.methods.method import Method, Problem, test_scores
+from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Posterior
+from utils.report.figures import PURPLE, Look
+from utils.runs.config import TrainingConfig, option
+from utils.runs.errors import UserError
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SWAGConfig(TrainingConfig):
+    num_modes: int = option(1, "independent modes, each with a Gaussian of its own", minimum=1)
+    num_pretrain_epochs: int = option(20, "epochs before iterates are collected", minimum=0)
+    collect_learning_rate: float = option(
+        1e-3, "constant step size while iterates are collected", above=0
+    )
+    rank: int = option(20, "largest number of deviations kept for the covariance", minimum=2)
+    prior_precision: float = option(
+        1.0, "precision of the prior N(0, 1/precision) on every weight; 0: no prior", minimum=0
+    )
+    num_draws: int = option(30, "weight samples that the predictions average over", minimum=1)
+
+    def __post_init__(self):
+        if self.num_epochs - self.num_pretrain_epochs < 2:
+            raise UserError(
+                f"SWAG needs two iterates or more: give a --num_epochs of at least "
+                f"{self.num_pretrain_epochs + 2}, or fewer --num_pretrain_epochs."
+            )
+
+
+class SWAGState(NamedTuple):
+    """After `epoch` epochs; the moments are those of the iterates collected so far."""
+
+    modes: Tensor  # [K]
+    weights: Tensor  # [K, d]
+    momentum: Tensor  # [K, d]
+    mean: Tensor  # [K, d]
+    square: Tensor  # [K, d]: mean of w²
+    deviations: Tensor  # [K, rank, d]: the newest first; 0 where there are fewer
+    second_moment: Tensor | None = None  # [K, d], of Adam
+    epoch: int = 0
+
+    def trained(self, after: TrainingState) -> "SWAGState":
+        names = ("weights", "momentum", "second_moment", "epoch")
+        return self._replace(**{name: getattr(after, name) for name in names})
+
+
+class SWAG(Method):
+    name, kind, title = "swag", "SWAG", "SWAG"
+    look = Look(PURPLE, "-.", "D")
+    Config = SWAGConfig
+
+    def init(self, problem: Problem, config, modes: Sequence[int]) -> SWAGState:
+        weights = self.initial_weights(problem, config, modes)
+        start, zeros = start_training(weights, settings_of(config)), torch.zeros_like(weights)
+        deviations = weights.new_zeros(len(modes), config.rank, weights.shape[1])
+        return SWAGState(
+            torch.tensor(modes), start.weights, start.momentum, zeros, zeros.clone(), deviations,
+            start.second_moment,
+        )  # fmt: skip
+
+    def step(self, problem: Problem, state: SWAGState, config) -> tuple:
+        network, data = problem.network, problem.data
+        settings = settings_of(config, config.prior_precision)
+        collecting = state.epoch >= config.num_pretrain_epochs
+        if collecting:
+            settings = replace(settings, learning_rate=config.collect_learning_rate)
+        before = TrainingState(state.weights, state.momentum, state.second_moment, state.epoch)
+        after, losses = train(
+            network, before, data.train_images, data.train_labels, settings, seed=config.seed,
+            num_epochs=1, streams=[self.stream(mode) for mode in state.modes.tolist()],
+        )  # fmt: skip
+        state = state.trained(after)
+        if collecting:
+            state = collect(state, state.epoch - config.num_pretrain_epochs)
+        scored = state.mean[0] if collecting else state.weights[0]
+        probabilities = class_probabilities(network, scored, data.test_images)
+        test_accuracy, test_nll = test_scores(probabilities, data)
+        record = {"epoch": state.epoch, "train_loss": losses.mean().item()}
+        return state, [record | {"test_accuracy": test_accuracy, "test_nll": test_nll}]
+
+    def posterior(self, problem: Problem, state: SWAGState, config) -> Posterior:
+        count = min(config.num_epochs - config.num_pretrain_epochs, config.rank)
+        variance = (state.square - state.mean.square()).clamp(min=0)
+        modes = [
+            LowRank(
+                mean, deviations[:count] / (2 * (count - 1)) ** 0.5, network=problem.network,
+                diagonal=(each / 2).sqrt(),
+            )
+            for mean, each, deviations in zip(state.mean, variance, state.deviations, strict=True)
+        ]  # fmt: skip
+        return modes[0] if len(modes) == 1 else Mixture(modes)
+
+
+def collect(state: SWAGState, count: int) -> SWAGState:
+    """Add the current weights to the moments, as the iterate number `count` (from 1)."""
+    weights = state.weights
+    mean = state.mean + (weights - state.mean) / count
+    square = state.square + (weights.square() - state.square) / count
+    newest = (weights - mean).unsqueeze(1)
+    deviations = torch.cat([newest, state.deviations[:, :-1]], 1)
+    return state._replace(mean=mean, square=square, deviations=deviations)

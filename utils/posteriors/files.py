@@ -1,0 +1,88 @@
+"""Read any posterior from the directory that it was saved in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import open_samples, read_network
+from utils.runs.errors import UserError, reason
+from utils.runs.files import UNREADABLE
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def open_posterior(path: Path) -> Posterior:
+    """Open what a method left in its run directory, or one of its files."""
+    kind = _kind(path)
+    if kind not in OPENERS:
+        raise UserError(
+            f"{path} is a posterior of the unknown class {kind!r}; known are: {', '.join(OPENERS)}."
+        )
+    return OPENERS[kind](path)
+
+
+def _kind(path: Path) -> str:
+    """Return the class that posterior.json names; runs of earlier versions have none."""
+    named = path / "posterior.json"
+    if named.exists():
+        try:
+            return json.loads(named.read_text())["class"]
+        except UNREADABLE as error:
+            raise UserError(f"Cannot read {named}: {reason(error)}.") from None
+    gaussian = path.name if path.is_file() else "posterior.npz"
+    is_gaussian = gaussian.endswith(".npz") and (path.is_file() or (path / gaussian).exists())
+    return "Gaussian" if is_gaussian else "Samples"
+
+
+def open_gaussian(path: Path) -> Gaussian:
+    """Open the mean and std in a posterior.npz."""
+    path = path / "posterior.npz" if path.is_dir() else path
+    network = read_network(path)
+    arrays = read_arrays(path, "a method that fits a Gaussian, such as MNIST_VI.py, writes it")
+    mean, std = (arrays.get(name, torch.empty(0)).float() for name in ("mean", "std"))
+    if not mean.shape == std.shape == (network.num_weights,):
+        raise UserError(
+            f"{path} has a mean and std of the shapes {list(mean.shape)} and {list(std.shape)}: "
+            f"network.json beside it needs [{network.num_weights}]."
+        )
+    return Gaussian(mean, std, network)
+
+
+def open_low_rank(path: Path) -> LowRank:
+    """Open the mean, factor and diagonal in a low_rank.npz."""
+    path = path / "low_rank.npz" if path.is_dir() else path
+    network = read_network(path)
+    arrays = read_arrays(path, "a method such as SWAG writes it")
+    return LowRank(
+        arrays["mean"], arrays["factor"], network=network, diagonal=arrays.get("diagonal")
+    )
+
+
+def open_mixture(path: Path) -> Mixture:
+    modes = sorted(path.glob("mode-*"))
+    if not modes:
+        raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
+    return Mixture([open_posterior(mode) for mode in modes])
+
+
+def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
+    """Read all arrays of a .npz file; the remedy says who writes it."""
+    try:
+        with np.load(path) as archive:
+            return {name: torch.from_numpy(archive[name]) for name in archive.files}
+    except (*UNREADABLE, AttributeError) as error:  # a single array is no archive
+        raise UserError(f"Cannot read {path} ({reason(error)}): {remedy}.") from None
+
+
+OPENERS: dict[str, Callable[[Path], Posterior]] = {
+    "Samples": open_samples,
+    "Gaussian": open_gaussian,
+    "LowRank": open_low_rank,
+    "Mixture": open_mixture,
+}

@@ -1,0 +1,54 @@
+"""Equal shares of several posteriors: modes of any method, or parts of a large set of networks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.networks.network import Network
+from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import save_kind
+from utils.symmetry.transformation import Transformation
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mixture:
+    components: Sequence[Posterior]
+
+    mean = None
+
+    @property
+    def network(self) -> Network:
+        return self.components[0].network
+
+    def __len__(self) -> int:
+        """Return the number of weight vectors, if all components are sets of them."""
+        return sum(map(len, self.components))
+
+    def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield equal shares of every component, to within one draw."""
+        size = len(self.components)
+        for number, component in enumerate(self.components):
+            share = count // size + (number < count % size)
+            yield from component.draw(share, generator)
+
+    def moved(self, transformation: Transformation) -> "Mixture":
+        return Mixture([component.moved(transformation) for component in self.components])
+
+    def save(self, directory: Path) -> None:
+        """Write every component into a directory of its own: mode-000, mode-001, …"""
+        for number, component in enumerate(self.components):
+            place = mode_directory(directory, number)
+            place.mkdir(exist_ok=True)
+            component.save(place)
+        self.save_kind(directory)
+
+    def save_kind(self, directory: Path) -> None:
+        """Mark a directory whose modes are written already."""
+        save_kind(directory, "Mixture", self.network)
+
+
+def mode_directory(directory: Path, number: int) -> Path:
+    return directory / f"mode-{number:03}"

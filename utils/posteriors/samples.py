@@ -1,0 +1,181 @@
+"""Posteriors that are sets of weight vectors, on disk or in memory."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from utils.networks.network import Network
+from utils.networks.registry import NETWORK_EXAMPLE, load_network
+from utils.runs.errors import UserError, reason
+from utils.runs.files import UNREADABLE, as_numpy, save_json, write_atomically
+from utils.symmetry.transformation import Transformation
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Points:
+    """Weight vectors in memory, each as probable as the others."""
+
+    weights: Tensor  # [K, d]
+    network: Network
+
+    mean = None
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.weights)
+
+    def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        return draw_members(self.weights, count, generator)
+
+    def moved(self, transformation: Transformation) -> "Points":
+        return replace(self, weights=transformation.apply(self.weights))
+
+    def save(self, directory: Path) -> None:
+        """Write samples.npy [K, d]."""
+        save_kind(directory, "Samples", self.network)
+        weights = as_numpy(self.weights)
+        write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Weight vectors in a samples.npy, of which those at `indices` are used."""
+
+    path: Path
+    network: Network
+    indices: np.ndarray  # [chains, samples of each]
+    transformation: Transformation | None = None  # applied to each as it is read
+
+    mean = None
+
+    def __len__(self) -> int:
+        return self.indices.size
+
+    @property
+    def num_chains(self) -> int:
+        return len(self.indices)
+
+    def num_blocks(self, most: int) -> int:
+        """Return how many contiguous blocks to cut them into, so that none spans two chains.
+
+        There are at most `most` of them, but at least one of every chain.
+        """
+        each = min(max(most // self.num_chains, 1), self.indices.shape[1])
+        return self.num_chains * each
+
+    def __getitem__(self, position: int) -> Tensor:
+        """Read one weight vector from the disk; a mapping held open would fill the memory."""
+        number = self.indices.flat[position]
+        row = torch.from_numpy(np.load(self.path, mmap_mode="r")[number].astype(np.float32))
+        if not row.isfinite().all():
+            raise UserError(f"Sample {number} of {self.path} has NaN or infinite weights.")
+        return self.transformation.apply(row) if self.transformation else row
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[position] for position in range(len(self)))
+
+    def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        return draw_members(self, count, generator)
+
+    def moved(self, transformation: Transformation) -> "Samples":
+        earlier = self.transformation
+        both = earlier.then(transformation) if earlier else transformation
+        return replace(self, transformation=both)
+
+    def save(self, directory: Path) -> None:
+        Points(torch.stack(list(self)), self.network).save(directory)
+
+
+def draw_members(members, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield `count` members: each as often as any other, to within one."""
+    while count > 0:
+        order = torch.randperm(len(members), generator=generator)[:count]
+        yield from (members[int(position)] for position in order)
+        count -= len(order)
+
+
+def save_kind(directory: Path, kind: str, network: Network | None) -> None:
+    """Write posterior.json, which names the class, and network.json."""
+    save_json(directory / "posterior.json", {"class": kind})
+    if network:
+        network.save(directory / "network.json")
+
+
+def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> Samples:
+    """Open the samples in a run directory, or in a samples.npy with network.json beside it.
+
+    The first `discard`, a share, of each chain are left out. At most `most` of the rest are used,
+    over all chains together, evenly spaced.
+    """
+    path = path / "samples.npy" if path.is_dir() else path
+    network = read_network(path)
+    try:
+        array = np.load(path, mmap_mode="r")
+        shape, kind = array.shape, array.dtype.kind
+    except (*UNREADABLE, AttributeError) as error:  # an archive of arrays has no shape
+        raise UserError(
+            f"Cannot read the samples {path}: {reason(error)}. Give a run that leaves some, or a "
+            "samples.npy of [samples, weights]."
+        ) from None
+    if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
+        raise UserError(
+            f"{path} has {array.dtype} of the shape {list(shape)}: network.json beside it needs "
+            f"numbers [samples, {network.num_weights}]; for several chains put one after the other "
+            'and write {"num_chains": C} to chains.json beside it.'
+        )
+    layout = _read_layout(path, shape[0])
+    num_chains, stored = layout["num_chains"], layout["stored_per_chain"]
+    if shape[0] % num_chains:
+        raise UserError(
+            f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
+            "as chains.json beside it says."
+        )
+    chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
+    kept = chains[:, round(discard * chains.shape[1]) :]
+    if kept.size < 2:
+        remedy = "more samples" if chains.size < 2 else "a smaller --discard, or more samples"
+        raise UserError(
+            f"{path} has {chains.size} samples, of which {kept.size} are left, and a Gaussian "
+            f"needs two: give {remedy}."
+        )
+    count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
+    chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
+    return Samples(path, network, kept[:, chosen])
+
+
+def _read_layout(path: Path, num_rows: int) -> dict:
+    """Return how many chains the samples form, and how many each has stored so far."""
+    layout = path.with_name("chains.json")
+    try:
+        recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
+        num_chains = int(recorded["num_chains"])
+    except UNREADABLE as error:
+        why = reason(error)
+        raise UserError(f"Cannot read {layout}: {why}. Mend it, or move it away.") from None
+    if num_chains < 1:
+        raise UserError(f"{layout} says {num_chains} chains; there must be at least one.")
+    whole = num_rows // num_chains
+    stored = recorded.setdefault("stored_per_chain", whole)
+    if not isinstance(stored, int):
+        raise UserError(f"{layout} needs a whole number stored_per_chain, and not {stored!r}.")
+    if stored < whole:
+        print(f"{path.parent} is not finished: using its {stored} samples so far, of {whole}.")
+    return recorded
+
+
+def read_network(beside: Path) -> Network:
+    """Read the network.json beside a file of weights."""
+    path = beside.with_name("network.json")
+    if not path.exists():
+        raise UserError(
+            f"{path} is missing: it says which network the weights beside it are of, "
+            f"for example {NETWORK_EXAMPLE}"
+        )
+    return load_network(path)
