@@ -103,7 +103,7 @@ def train(
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 done.result()
                 group, epoch = running.pop(done)
-                check_finite(losses[epoch - first, group], f"epoch {epoch + 1}")
+                check_losses(losses[epoch - first, group], f"epoch {epoch + 1}")
                 for member in range(num_members)[group]:
                     on_epoch(member, epoch, losses[epoch - first, member].item())
                 if epoch + 1 < last:
@@ -131,7 +131,7 @@ def data_order(num_points: int, seed: int, stream: Hashable, epoch: int) -> Tens
     return torch.randperm(num_points, generator=generator(seed, "data_order", stream, epoch))
 
 
-def check_finite(losses: Tensor, when: str) -> None:
+def check_losses(losses: Tensor, when: str) -> None:
     """Stop a training that has left all numbers behind."""
     if not losses.isfinite().all():
         raise UserError(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from utils.evaluation.metrics import accuracy
 from utils.methods.method import Method, Problem, Scores
-from utils.methods.training import adam_update, check_finite, data_order
+from utils.methods.training import adam_update, check_losses, data_order
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
@@ -90,7 +90,7 @@ def train_vi_epoch(
         prior.add_gradient(mean_gradient, mean)
         adam_update(parameters, gradient, momentum, second_moment, steps_done, learning_rate)
         log_std.clamp_(min=math.log(SMALLEST_STD))
-    check_finite(parameters.sum(), f"epoch {state.epoch + 1}")
+    check_losses(parameters.sum(), f"epoch {state.epoch + 1}")
     state = VIState(parameters, momentum, second_moment, state.epoch + 1)
     return state, total_nll.item() / num_points
 
