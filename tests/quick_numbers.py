@@ -84,6 +84,8 @@ def values_in(content, place: str = "") -> Iterator[tuple[str, object]]:
     elif isinstance(content, list):
         for number, value in enumerate(content):
             yield from values_in(value, f"{place}/{number}")
+    elif isinstance(content, str):
+        yield place, content.rpartition("/")[2]  # runs lie in other places
     else:
         yield place, content
 
