@@ -1,11 +1,11 @@
 """Methods of approximating the posterior, and the driver that runs any of them.
 
-    method           what a method is: init, step, posterior, scores
-    training         minibatch training of a stack of networks
-    ensemble         deep ensembles
-    vi               mean-field variational inference
-    swag             SWAG
-    hmc              Hamiltonian Monte Carlo, a package of its own
-    registry         METHODS: all methods by name
-    driver           open, resume, step, log, checkpoint, score, finish
+method           what a method is: init, step, posterior, scores
+training         minibatch training of a stack of networks
+ensemble         deep ensembles
+vi               mean-field variational inference
+swag             SWAG
+hmc              Hamiltonian Monte Carlo, a package of its own
+registry         METHODS: all methods by name
+driver           open, resume, step, log, checkpoint, score, finish
 """

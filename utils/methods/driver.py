@@ -22,6 +22,7 @@ def run_method(method: Method, config) -> None:
     run = open_run(config, method.kind, problem.device)
     if run.finished:
         return
+    run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = newest_values(run.path("metrics.jsonl"))
     report(run, method, method.scores(problem, posterior, config, newest))

@@ -1,9 +1,9 @@
 """Networks as forward functions of one flat weight vector, with tables of their slots.
 
-    network          Network, Slot, Group: what every architecture has
-    mlp_gradients    the MLP's gradient in closed form
-    mlp              the multilayer perceptron
-    registry         networks by name, network.json
-    predictions      class probabilities of networks and averages of them
-    state_dicts      weights from and to torch.nn modules
+network          Network, Slot, Group: what every architecture has
+mlp_gradients    the MLP's gradient in closed form
+mlp              the multilayer perceptron
+registry         networks by name, network.json
+predictions      class probabilities of networks and averages of them
+state_dicts      weights from and to torch.nn modules
 """

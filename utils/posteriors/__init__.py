@@ -1,13 +1,13 @@
 """Posterior approximations, whatever method made them: weights that can be drawn.
 
-    prior            N(0, s²): potential, gradient, KL, draws
-    posterior        the protocol: draw, moved, save
-    samples          sets of weight vectors, on disk or in memory
-    gaussian         independent weights
-    moments          mean and variance of a stream, in blocks
-    low_rank         a Gaussian with covariances, up to a rank
-    mixture          equal shares of several posteriors
-    compact          q_r with the rebasin that it was fitted to
-    files            open_posterior: read any of them from a directory
-    sources          runs that an evaluation compares
+prior            N(0, s²): potential, gradient, KL, draws
+posterior        the protocol: draw, moved, save
+samples          sets of weight vectors, on disk or in memory
+gaussian         independent weights
+moments          mean and variance of a stream, in blocks
+low_rank         a Gaussian with covariances, up to a rank
+mixture          equal shares of several posteriors
+compact          q_r with the rebasin that it was fitted to
+files            open_posterior: read any of them from a directory
+sources          runs that an evaluation compares
 """

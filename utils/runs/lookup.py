@@ -14,7 +14,8 @@ import yaml
 
 
 def run_directory(config, kind: str) -> Path:
-    parts = [kind, config.dataset, config.config_name, config.run_name]
+    name = config.config_name if config.config_name != kind.lower() else ""
+    parts = [kind, config.dataset, name, config.run_name]
     return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
 
 

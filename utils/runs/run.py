@@ -53,38 +53,6 @@ PROGRESS = ("run", "epoch", "iteration", "rebased")  # counters that say how far
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
 
 
-def run_directory(config, kind: str) -> Path:
-    name = config.config_name if config.config_name != kind.lower() else ""
-    parts = [kind, config.dataset, name, config.run_name]
-    return Path(config.out_dir) / config.run_batch_name / "-".join(filter(None, parts))
-
-
-def find_run(config, kind: str, script: str, instead: str = "give the path of one") -> Path:
-    """The newest finished run of this kind in the config's batch, on its data set.
-
-    `instead` says what else a user can do where there is none.
-    """
-    batch = Path(config.out_dir) / config.run_batch_name
-    ended = list(batch.glob(f"{kind}-{config.dataset}-*/DONE"))
-    if not ended:
-        raise UserError(
-            f"There is no finished {kind} run on {config.dataset} in {batch}: make one with "
-            f"{_command_for(config, script)}, or {instead}."
-        )
-    return max(ended, key=lambda path: path.stat().st_mtime).parent
-
-
-def _command_for(config, script: str) -> str:
-    """The command that makes a run where this config looks for it, by settings of its name."""
-    words = ["python", script, "--run_batch_name", config.run_batch_name]
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for name in ("config_name", "dataset", "out_dir", "data_dir"):
-        value, known = getattr(config, name), config_names(script.removesuffix(".py"))
-        if value != defaults[name] and (name != "config_name" or value in known):
-            words += [f"--{name}", value]
-    return shlex.join(words)
-
-
 def open_run(
     config, kind: str, device: torch.device, inputs: dict[str, dict] | None = None, **data
 ) -> "Run":

@@ -1,8 +1,8 @@
 """Symmetries of networks: transformations that leave the function as it is.
 
-    permutation      the permutation of one group of units: cycles, NoT, uniform draws
-    transformation   an element of the group: permute, scale, flip signs; compose and invert
-    matching         matchers: the permutation that aligns a network to a reference
-    rebasin          move networks to a normal form, check their function, iterate the mean
-    paths            the line between two networks, and the loss barrier on it
+permutation      the permutation of one group of units: cycles, NoT, uniform draws
+transformation   an element of the group: permute, scale, flip signs; compose and invert
+matching         matchers: the permutation that aligns a network to a reference
+rebasin          move networks to a normal form, check their function, iterate the mean
+paths            the line between two networks, and the loss barrier on it
 """
