@@ -4,13 +4,15 @@
     python -m tests.quick_numbers --baseline FILE        against another one
     python -m tests.quick_numbers --new FILE             compare two files, run nothing
 
-This is the check for a change that should not alter any result. Results depend on the processor
-and on the number of threads, so make the baseline on the machine where you compare. Times, commits,
-machines and places on disk are left out.
+This is the check for a change that should not alter any result. It uses one thread, as results
+depend on their number. They also depend on the processor, so make the baseline on the machine where
+you compare: OMP_NUM_THREADS=1 python reproduce.py. Times, commits, machines and places on disk are
+left out.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -57,7 +59,8 @@ def run_quick(scratch: Path) -> dict:
         sys.executable, str(REPOSITORY / "reproduce.py"), "--wandb", "disabled",
         "--out_dir", str(scratch / "runs"), "--results_dir", str(scratch / "results"),
     ]  # fmt: skip
-    subprocess.run(command, check=True, cwd=REPOSITORY)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # sums depend on the number of threads
+    subprocess.run(command, check=True, cwd=REPOSITORY, env=environment)
     return read(scratch / "results" / "quick" / "numbers.json")
 
 
