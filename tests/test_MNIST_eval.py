@@ -13,8 +13,8 @@ from utils.evaluation.diagnostics import rhat
 from utils.evaluation.standard_errors import TableErrors
 from utils.networks.mlp import MLP
 from utils.runs.seeding import generator
-from utils.symmetry import matching
-from utils.symmetry.permutation import num_transpositions
+from utils.symmetry.matching import make_matcher
+from utils.symmetry.rebasin import rebase
 
 import numpy as np
 import pytest
@@ -349,12 +349,12 @@ def test_the_mean_reference_and_the_null_are_what_they_are_called(evaluated, run
     found = read(run / "diagnostics.json")["prior_networks"]
     network = MLP((784, 10, 10))
     images = load_dataset("MNIST", data_dir, 300).train_images[:100]
-    matcher = matching.make_matcher("activation", network, torch.from_numpy(samples[0]), images)
+    matcher = make_matcher("activation", network, torch.from_numpy(samples[0]), images)
     planned = []
     for number in range(4):
         random = generator(0, "prior_network", number)
-        planned.append(matcher(torch.randn(7960, generator=random)).permutation)
-    assert found["transpositions"] == [num_transpositions(p) for p in planned]
+        planned.append(matcher(torch.randn(7960, generator=random)).transformation)
+    assert found["transpositions"] == [each.total_transpositions() for each in planned]
 
 
 def test_the_null_beside_other_methods_has_hmcs_effective_samples(evaluated, run, data_dir):
@@ -365,11 +365,11 @@ def test_the_null_beside_other_methods_has_hmcs_effective_samples(evaluated, run
     network, alive = MLP((784, 10, 10)), space["alive"]
     images = load_dataset("MNIST", data_dir, 300).train_images[:100]
     reference = torch.from_numpy(np.load(run / "compact.npz")["reference"])
-    matcher = matching.make_matcher("activation", network, reference, images)
+    matcher = make_matcher("activation", network, reference, images)
     moved = []
     for number in range(count):
         weights = torch.randn(7960, generator=generator(0, "prior_network", number))
-        moved.append(matching.rebase(network, weights, matcher).weights.double().numpy())
+        moved.append(rebase(network, weights, matcher).weights.double().numpy())
     for name, value in null["mean_with"].items():
         other = space[f"{name}_after_mean"][alive]
         known = np.corrcoef(np.mean(moved, axis=0)[alive], other)[0, 1]
@@ -487,7 +487,7 @@ def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_
         calls.append(arguments)
         if len(calls) == 7:
             os.kill(os.getpid(), signal.SIGINT)
-        return matching.rebase(*arguments)
+        return rebase(*arguments)
 
     monkeypatch.setattr(alignment, "rebase", rebase_and_count)
     stopped = script("MNIST_eval", *QUICK, *sources_in(evaluated))

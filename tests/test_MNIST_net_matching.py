@@ -4,14 +4,14 @@ import json
 
 from MNIST_net_matching import NetMatchingConfig, main
 from utils.data.datasets import load_dataset
-from utils.networks.mlp import hidden_activations
+from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
 from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
-from utils.symmetry.matching import ActivationMatcher, WeightMatcher
-from utils.symmetry.permutation import layer_transpositions, num_transpositions, permute_weights
+from utils.symmetry.matching import ActivationMatcher, Matching, WeightMatcher
+from utils.symmetry.permutation import cycles
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ class Direct:
             WeightMatcher(self.network, self.first),
         ]
         self.found = [matcher(second) for matcher in self.matchers]
-        moved = [permute_weights(self.network, second, found.permutation) for found in self.found]
+        moved = [found.transformation.apply(second) for found in self.found]
         self.ends = [second, *moved]  # as is, by activation, by weight
         self.fractions = np.linspace(0, 1, FRACTIONS)
         scored = {
@@ -139,6 +139,12 @@ def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
         load_config(NetMatchingConfig, "MNIST_net_matching", [f"--{given}"])
 
 
+def transpositions(matching: Matching) -> list[int]:
+    """NoT of every layer."""
+    perms = map(matching.transformation.permutation, matching.transformation.network.groups)
+    return [len(perm) - len(cycles(perm)) for perm in perms]
+
+
 def test_results_are_those_of_the_networks_it_leaves(direct):
     results = load_results(direct.directory)
     for name, values in direct.scored.items():
@@ -150,16 +156,16 @@ def test_results_are_those_of_the_networks_it_leaves(direct):
         np.testing.assert_allclose(
             results["distance"][-1, k], direct.distance(k), rtol=1e-4, atol=1e-6
         )
-    per_layer = [layer_transpositions(found.permutation) for found in direct.found]
+    per_layer = [transpositions(found) for found in direct.found]
     assert results["alignment_transpositions"][-1].tolist() == per_layer
     matcher = direct.matchers[direct.method]
     for k, alignment in enumerate((0, 1 + direct.method)):
-        along = [layer_transpositions(matcher(w).permutation) for w in direct.line(alignment)]
+        along = [transpositions(matcher(w)) for w in direct.line(alignment)]
         assert results["transpositions"][-1, k].tolist() == along
 
 
 def test_records_and_summary_are_those_of_the_networks_it_leaves(direct):
-    totals = [0, *(num_transpositions(found.permutation) for found in direct.found)]
+    totals = [0, *(sum(transpositions(found)) for found in direct.found)]
     *_, last = (direct.directory / "metrics.jsonl").read_text().splitlines()
     height, close = direct.barriers["test_loss"], {"rel": 1e-4, "abs": 1e-5}
     assert json.loads(last) == {
@@ -202,10 +208,10 @@ def test_what_is_said_of_all_epochs_holds_for_them(run):
 
 def test_units_that_respond_alike_are_in_the_summary(run, monkeypatch, capsys):
     """Units that begin as copies stay so: two of W_0, three of W_1."""
-    drawn = []
+    drawn, initial_weights = [], MLP.initial_weights
 
     def with_copies(network, random):
-        weights = network.initial_weights(random)
+        weights = initial_weights(network, random)
         (incoming, bias), (outgoing, _) = network.layers(weights)
         for tensor in (incoming, bias, outgoing.T):
             tensor[1 : 2 + len(drawn)] = tensor[0].clone()
@@ -213,7 +219,7 @@ def test_units_that_respond_alike_are_in_the_summary(run, monkeypatch, capsys):
         drawn.append(weights)
         return weights
 
-    monkeypatch.setattr("MNIST_net_matching.initial_weights", with_copies)
+    monkeypatch.setattr(MLP, "initial_weights", with_copies)
     directory = run("tied", num_epochs=1)
     undecided = json.loads((directory / "summary.json").read_text())["undecided"]
     assert (undecided["tied"], undecided["reference_tied"]) == (3, 2)
@@ -238,7 +244,7 @@ def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
     network = load_network(directory / "network.json")
     first, second = torch.from_numpy(np.load(directory / "samples.npy"))
     dead, reference_dead = (
-        int((hidden_activations(network, weights, data.train_images)[0].amax(0) == 0).sum())
+        int((network.activations(weights, data.train_images)["h1"].amax(0) == 0).sum())
         for weights in (second, first)
     )
     undecided = json.loads((directory / "summary.json").read_text())["undecided"]

@@ -281,7 +281,7 @@ MISTAKES = {
     "no hidden layer": (["--networks", "flat.pt", "flat.pt"], "no hidden layer"),
     "other sizes": (["--networks", "a.pt", "wide.pt"], "wide.pt: This is a network 6-7-3, not 6-5"),
     "no file": (["--networks", "a.pt", "no.pt"], "Cannot read no.pt: No such file"),
-    "activation": (["--networks", "a.pt", "a.pt", "--activation", "gelu"], "there are: relu, tanh"),
+    "activation": (["--networks", "a.pt", "a.pt", "--activation", "gelu"], "choose one of relu"),
     "activation of samples": (
         ["--samples", "s/samples.npy", "--activation", "tanh"], "is in network.json",
     ),

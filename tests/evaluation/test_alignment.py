@@ -1,26 +1,113 @@
-"""A pass over samples that is made again, with permutations that it has found before."""
+"""A pass over samples: q_d, q_r, and symmetries that must not show."""
 
-from utils.evaluation.alignment import align
+from tests.networks.toy_networks import WrongTable
+from tests.symmetry.planted import any_permutation
+from utils.evaluation.alignment import Aligned, RebasedSamples, align, align_again
 from utils.networks.mlp import MLP
-from utils.symmetry import matching
-from utils.symmetry.matching import WeightMatcher
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.moments import merge_all
+from utils.symmetry.matching import WeightMatcher, make_matcher
+from utils.symmetry.transformation import Transformation
 
+import numpy as np
 import pytest
 import torch
 
-NETWORK = MLP((6, 9, 3))
+NETWORK = MLP((12, 20, 4))
+IMAGES = torch.rand(200, 12, generator=torch.Generator().manual_seed(1))
 
 
-def test_stored_permutations_must_not_change_the_function_either(monkeypatch):
-    random = torch.Generator().manual_seed(0)
-    reference, *samples = (NETWORK.initial_weights(random) for _ in range(4))
-    images, matcher = torch.rand(20, 6, generator=random), WeightMatcher(NETWORK, reference)
-    watched = torch.arange(2)
-    known = [matcher(weights).permutation for weights in samples]
-    again = align(NETWORK, samples, matcher, reference, images, 1, watched, known=known)
-    found = align(NETWORK, samples, matcher, reference, images, 1, watched)
-    assert torch.equal(again.permutation_rows, found.permutation_rows)
-    assert torch.equal(again.rebased().mean, found.rebased().mean)
-    monkeypatch.setattr(matching, "permute_weights", lambda network, weights, _: weights.flip(-1))
+def random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def networks(count: int) -> list[torch.Tensor]:
+    """Networks that resemble one another, as samples of a chain do."""
+    common = 3 * NETWORK.initial_weights(random(7))
+    noise = [torch.randn(NETWORK.num_weights, generator=random(k)) for k in range(count)]
+    return [common + 0.1 * each for each in noise]
+
+
+def permuted(samples: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Transformation]]:
+    planted = [any_permutation(NETWORK, 50 + k) for k in range(len(samples))]
+    return [t.apply(w) for t, w in zip(planted, samples, strict=True)], planted
+
+
+def aligned(samples: list[torch.Tensor], method: str = "activation", **options):
+    matcher = make_matcher(method, NETWORK, samples[0], IMAGES)
+    watched = torch.tensor([0, 3])
+    return align(NETWORK, samples, matcher, samples[0], IMAGES, 4, watched, **options)
+
+
+def q_d_of(found: Aligned) -> Gaussian:
+    return merge_all(found.direct_blocks).gaussian()
+
+
+@pytest.mark.parametrize("method", ["activation", "weight"])
+def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
+    network = networks(1)[0]
+    copies, _ = permuted([network] * 6)
+    found = aligned(copies, method)
+    compact, direct = found.rebased(), q_d_of(found)
+    assert compact.std.max() == 0
+    assert direct.std.max() > 0.1
+    expected = NETWORK.outputs(network, IMAGES)
+    torch.testing.assert_close(NETWORK.outputs(compact.mean, IMAGES), expected)
+    assert (NETWORK.outputs(direct.mean, IMAGES) - expected).abs().max() > 0.1
+
+
+def test_permutations_beforehand_change_compact_form_by_one_overall_permutation():
+    samples = networks(9)
+    moved, planted = permuted(samples)
+    before, after = aligned(samples).rebased(), aligned(moved).rebased()
+    for part in ("mean", "std"):
+        expected = planted[0].apply(getattr(before, part))
+        torch.testing.assert_close(getattr(after, part), expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(q_d_of(aligned(moved)).std, q_d_of(aligned(samples)).std)
+
+
+def test_a_pass_predicts_and_keeps_what_is_watched():
+    samples, _ = permuted(networks(9))
+    found = aligned(samples)
+    expected = torch.stack([NETWORK.outputs(w, IMAGES).double().softmax(-1) for w in samples])
+    torch.testing.assert_close(found.column.average(), expected.mean(0), atol=1e-6, rtol=1e-5)
+    assert found.column.sizes.tolist() == [3, 2, 2, 2]
+    moved = [t.apply(w) for t, w in zip(found.transformations, samples, strict=True)]
+    watched = found.watched()
+    np.testing.assert_array_equal(watched["before"], torch.stack(samples)[:, [0, 3]])
+    np.testing.assert_array_equal(watched["after"], torch.stack(moved)[:, [0, 3]])
+
+
+def test_known_permutations_are_not_searched_again():
+    samples, _ = permuted(networks(6))
+    whole = aligned(samples)
+
+    def fail(weights):
+        raise AssertionError("searched")
+
+    options = {"known": whole.transformations}
+    again = align(NETWORK, samples, fail, samples[0], IMAGES, 4, torch.tensor([0]), **options)
+    assert torch.equal(again.rebased().std, whole.rebased().std)
+
+
+def test_rebasing_again_composes_permutations():
+    samples, _ = permuted(networks(6))
+    first = aligned(samples)
+    reference = samples[3]
+    matcher = make_matcher("activation", NETWORK, reference, IMAGES)
+    rebased = RebasedSamples(NETWORK, samples, first.transformations, torch.device("cpu"))
+    again = align_again(NETWORK, rebased, matcher, reference, 2, lambda: None)
+    pairs = zip(samples, again.transformations, strict=True)
+    expected = torch.stack([each.apply(weights) for weights, each in pairs]).double()
+    torch.testing.assert_close(again.rebased().mean, expected.mean(0).float())
+    assert again.transformations[3].total_transpositions() == 0
+
+
+def test_known_permutations_must_not_change_the_function_either():
+    network = WrongTable((12, 20, 4))
+    known = [any_permutation(network, 1)]
+    matcher = WeightMatcher(network, networks(1)[0])
     with pytest.raises(AssertionError, match="changed the network's logits"):
-        align(NETWORK, samples, matcher, reference, images, 1, watched, known=known)
+        align(
+            network, networks(1), matcher, networks(1)[0], IMAGES, 1, torch.arange(2), known=known
+        )

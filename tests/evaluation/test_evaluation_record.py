@@ -11,6 +11,7 @@ from utils.posteriors.sources import open_samples
 from utils.runs.errors import UserError
 from utils.runs.run import open_run
 from utils.runs.script import Stopped
+from utils.symmetry.transformation import Transformation
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def interrupted(tmp_path, chain) -> ToyConfig:
     record = RebasinRecord(run, samples)
     aligned = Aligned(NETWORK, samples[0], len(samples))
     for number in range(5):
-        aligned.enter([torch.tensor([0, 1, 2]).roll(number)], torch.empty(0), torch.empty(0))
+        rolled = Transformation(NETWORK, {"h1": torch.tensor([0, 1, 2]).roll(number)})
+        aligned.enter(rolled, torch.empty(0), torch.empty(0))
     run.stop_requested = True
     with pytest.raises(Stopped):
         record.keep(aligned)
@@ -48,7 +50,11 @@ def interrupted(tmp_path, chain) -> ToyConfig:
 
 def test_it_goes_on_where_it_was(interrupted, chain):
     record = RebasinRecord(open_run(interrupted, "eval", CPU), open_samples(chain))
-    assert [known[0].tolist() for known in record.known[:3]] == [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
+    assert [known.to_row().tolist() for known in record.known[:3]] == [
+        [0, 1, 2],
+        [2, 0, 1],
+        [1, 2, 0],
+    ]
     assert len(record.known) == 5
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tests.symmetry.planted import any_permutation
 from utils.evaluation.alignment import spaced_beside, spaced_references
 from utils.evaluation.reference_study import Setting, move_together, study_prior, study_references
 from utils.evaluation.weight_study import (
@@ -21,7 +22,8 @@ from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks, merge_all
 from utils.symmetry.matching import Matching, make_matcher
-from utils.symmetry.permutation import expected_transpositions, identity, permute_weights
+from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.transformation import Transformation
 
 import numpy as np
 import pytest
@@ -279,10 +281,7 @@ def setting() -> Setting:
 
 def test_permuted_copies_give_the_same_whatever_the_reference(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
-    samples = [
-        permute_weights(NETWORK, weights, [torch.randperm(30, generator=random(k))])
-        for k in range(4)
-    ]
+    samples = [any_permutation(NETWORK, k).apply(weights) for k in range(4)]
     references = {str(k): sample for k, sample in enumerate(samples)}
     rows = study_references(setting, samples, references)
     for row in rows.values():
@@ -314,7 +313,7 @@ def test_of_few_samples_half_at_most_are_references():
 def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
     """With references among the samples it would by about 1 / √8 = 0.35."""
     draws = torch.randn(10, NETWORK.num_weights, generator=random(11))
-    untouched = replace(setting, matcher_for=lambda _: lambda _: Matching(identity(NETWORK)))
+    untouched = replace(setting, matcher_for=lambda _: lambda _: Matching(Transformation(NETWORK)))
     samples = [draws[position] for position in spaced_beside([0, 9], draws.numpy(), 8)]
     rows = study_references(untouched, samples, {"0": draws[0], "9": draws[9]})
     for row in rows.values():  # of 273 weights a correlation is good to 0.06
@@ -378,16 +377,13 @@ def test_weights_of_dead_pixels_are_not_aligned(setting):
 
 def test_what_moves_together_stays_together(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
-    permutation = [torch.randperm(30, generator=random(8))]
+    planted = any_permutation(NETWORK, 8)
     std = torch.rand(NETWORK.num_weights, generator=random(9))
     member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
-    gaussian = Gaussian(
-        permute_weights(NETWORK, weights, permutation), permute_weights(NETWORK, std, permutation)
-    )
+    gaussian = Gaussian(weights, std).moved(planted)
     moved, along = move_together(
-        NETWORK, gaussian, permute_weights(NETWORK, member, permutation),
-        setting.matcher_for(weights),
-    )  # fmt: skip
+        NETWORK, gaussian, planted.apply(member), setting.matcher_for(weights)
+    )
     assert torch.equal(moved.mean, weights)
     assert torch.equal(moved.std, std)
     assert torch.equal(along, member)

@@ -1,10 +1,8 @@
 """Training in stacks, beside torch.optim with autograd, one network at a time."""
 
 from tests.networks.test_mlp import torch_network
-from utils.methods import training
 from utils.methods.training import TrainingSettings, data_order, start_training, train
 from utils.networks.mlp import MLP
-from utils.networks.mlp_gradients import Backprop
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
@@ -130,24 +128,6 @@ def test_every_epoch_of_every_member_is_heard_of_once():
     expected = {(k, e, losses[e, k].item()) for k in range(3) for e in range(4)}
     assert len(heard) == 12
     assert set(heard) == expected
-
-
-def test_all_of_adam_is_on_one_device(monkeypatch):
-    """On a GPU its kernel would read a count of steps that is elsewhere, unchecked."""
-    devices = set()
-    monkeypatch.setattr(
-        training, "adam",
-        lambda *lists, **settings: devices.update(t.device.type for part in lists for t in part),
-    )  # fmt: skip
-    network = MLP((6, 5, 3))
-    weights, images = (torch.zeros(4, n, device="meta") for n in (network.num_weights, 6))
-    settings = TrainingSettings("Adam", 1e-3, batch_size=2)
-    step = training._optimizer_step(
-        network, start_training(weights, settings), slice(0, 4), settings, len(images), epoch=0
-    )
-    step(Backprop(network, 4, 2, images.device), images[None, :2].expand(4, 2, 6),
-         torch.zeros(4, 2, dtype=torch.long, device="meta"))  # fmt: skip
-    assert devices == {"meta"}
 
 
 def test_the_number_of_threads_is_put_back():

@@ -2,17 +2,18 @@
 
 import math
 
-from utils.networks.mlp import MLP, hidden_activations, layer_outputs
+from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.networks.registry import load_network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
 import pytest
 import torch
 
+ACTIVATIONS = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "silu": torch.nn.SiLU}
 
-def torch_network(network: Network, weights: torch.Tensor) -> torch.nn.Sequential:
+
+def torch_network(network: MLP, weights: torch.Tensor) -> torch.nn.Sequential:
     """The same network built from torch.nn, in float64."""
     modules, start = [], 0
     for outputs, inputs in network.shapes:
@@ -21,7 +22,7 @@ def torch_network(network: Network, weights: torch.Tensor) -> torch.nn.Sequentia
             count = parameter.numel()
             parameter.data = weights[start : start + count].double().reshape(parameter.shape)
             start += count
-        modules += [linear, torch.nn.ReLU() if network.activation == "relu" else torch.nn.Tanh()]
+        modules += [linear, ACTIVATIONS[network.activation]()]
     return torch.nn.Sequential(*modules[:-1])
 
 
@@ -32,7 +33,7 @@ def example(sizes=(5, 4, 3), activation="relu", count=6):
     return network, weights, inputs
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("sizes", [(5, 3), (5, 4, 3), (5, 4, 6, 2, 3)])
 def test_logits_equal_those_of_torch_modules(sizes, activation):
     network, weights, inputs = example(sizes, activation)
@@ -43,21 +44,34 @@ def test_logits_equal_those_of_torch_modules(sizes, activation):
 
 def test_a_stack_of_vectors_gives_what_each_gives_alone():
     network, weights, inputs = example((5, 4, 6, 3))
-    stacked = layer_outputs(network, weights, inputs)
-    batches = layer_outputs(network, weights, inputs.expand(6, 7, 5))
-    for k, vector in enumerate(weights):
-        for together, batch, alone in zip(
-            stacked, batches, layer_outputs(network, vector, inputs), strict=True
-        ):
-            torch.testing.assert_close(together[k], alone)
-            torch.testing.assert_close(batch[k], alone)
+    for shared in (inputs, inputs.expand(6, 7, 5)):
+        hidden, logits = network.trace(weights, shared)
+        for k, vector in enumerate(weights):
+            alone, expected = network.trace(vector, inputs)
+            torch.testing.assert_close(logits[k], expected)
+            for name, values in hidden.items():
+                torch.testing.assert_close(values[k], alone[name])
 
 
-def test_hidden_activations_are_all_but_the_logits():
+def test_activations_are_those_of_the_hidden_layers():
     network, weights, inputs = example((5, 4, 6, 3))
-    hidden = hidden_activations(network, weights[0], inputs)
-    assert [h.shape for h in hidden] == [(7, 4), (7, 6)]
-    assert min(h.min() for h in hidden) >= 0
+    hidden = network.activations(weights[0], inputs)
+    assert {name: h.shape for name, h in hidden.items()} == {"h1": (7, 4), "h2": (7, 6)}
+    model = torch_network(network, weights[0])
+    for name, depth in (("h1", 2), ("h2", 4)):
+        torch.testing.assert_close(hidden[name].double(), model[:depth](inputs.double()))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_line_has_the_traces_of_its_networks(activation):
+    network, weights, inputs = example((5, 4, 6, 3), activation)
+    fractions = (0.0, 0.3, 1.0)
+    line = list(network.trace_line(weights[0], weights[1], fractions, inputs))
+    plain = list(Network.trace_line(network, weights[0], weights[1], fractions, inputs))
+    assert len(line) == len(plain) == 3
+    for (hidden, logits), (expected_hidden, expected) in zip(line, plain, strict=True):
+        torch.testing.assert_close(logits, expected)
+        torch.testing.assert_close(hidden, expected_hidden)
 
 
 def test_layout_is_weight_row_by_row_then_bias():
@@ -92,28 +106,13 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
 
 
 def test_a_vector_of_another_network_is_refused():
-    with pytest.raises(UserError, match="have 12 entries, but the network 2-3-1 has 13"):
+    with pytest.raises(UserError, match=r"have 12 entries, but the network 2-3-1 \(relu\) has 13"):
         MLP((2, 3, 1)).layers(torch.zeros(12))
+    with pytest.raises(UserError, match="have 12 entries"):
+        MLP((2, 3, 1)).outputs(torch.zeros(4, 12), torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("arguments", [((4,),), ((4, 0, 2),), ((4, 2), "sigmoid")])
 def test_impossible_networks_are_refused(arguments):
     with pytest.raises(UserError):
         MLP(*arguments)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "", "[]", "{}", '{"sizes": [4, 3, 2]}', '{"sizes": 4, "activation": "relu"}',
-        '{"sizes": [4, "3", 2], "activation": "relu"}',
-        '{"sizes": [4, 2.5], "activation": "relu"}',
-    ],
-)  # fmt: skip
-def test_a_network_json_that_describes_none_is_refused_with_an_example(tmp_path, content):
-    path = tmp_path / "network.json"
-    path.write_text(content)
-    with pytest.raises(UserError, match=r'network.json does not .*"sizes": \[784, 512, 10\]'):
-        load_network(path)
-    path.write_text('{"sizes": [4, 3, 2], "activation": "tanh"}')
-    assert load_network(path) == MLP((4, 3, 2), "tanh")

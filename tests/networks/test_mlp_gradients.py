@@ -2,6 +2,7 @@
 
 from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import Backprop, first_rows
+from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
 import pytest
@@ -69,3 +70,23 @@ def test_inputs_and_weights_are_left_alone():
     )
     for after, before in zip((weights, inputs, labels), copies, strict=True):
         assert torch.equal(after, before)
+
+
+@pytest.mark.parametrize("sizes", [(6, 4), (6, 5, 7, 4)])
+def test_a_networks_own_gradient_takes_batches_of_any_size_up_to_its_rows(sizes):
+    network, weights, inputs, labels = problem(sizes, "tanh")
+    before = torch.randn(weights.shape, generator=generator(3))
+    gradient = before.clone()
+    add_gradient = network.gradient(weights, gradient, rows=11)
+    expected = before.double()
+    for rows in (11, 4):
+        add_gradient(inputs[:, :rows], labels[:, :rows], scale=0.5, keep=0.9)
+        added = autograd_gradient(network, weights, inputs[:, :rows], labels[:, :rows])
+        expected = 0.9 * expected + 0.5 * added
+    torch.testing.assert_close(gradient.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_activation_without_a_closed_form_is_refused():
+    network, weights, *_ = problem((6, 5, 4), "silu")
+    with pytest.raises(UserError, match="silu"):
+        network.gradient(weights, torch.zeros_like(weights), rows=11)

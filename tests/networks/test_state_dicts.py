@@ -236,7 +236,7 @@ def test_what_the_sentences_advise_works():
 
 
 def test_another_activation_is_refused():
-    with pytest.raises(UserError, match="Unknown activation 'gelu'; there are: relu, tanh"):
+    with pytest.raises(UserError, match="Unknown activation 'gelu'; choose one of relu, tanh"):
         read_layout(sequential(6, 5, 3).state_dict(), "gelu")
 
 

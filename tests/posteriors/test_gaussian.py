@@ -1,25 +1,45 @@
-"""Posteriors of independent weights: permuted, and drawn from."""
+"""Posteriors of independent weights: moved, rebased, and drawn from."""
 
 import math
 
+from tests.networks.toy_networks import NETWORKS
+from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
-from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.runs.seeding import generator
-from utils.symmetry.permutation import invert, permute_weights
+from utils.symmetry.matching import WeightMatcher
+from utils.symmetry.transformation import random_transformation
 
+import pytest
 import torch
 
 NETWORK = MLP((6, 5, 3))
 
 
-def test_a_gaussian_is_permuted_as_a_whole():
-    posterior = Gaussian(*torch.rand(2, NETWORK.num_weights, generator=generator(3)))
-    order = [torch.tensor([2, 0, 1, 4, 3])]
-    moved = posterior.permuted(NETWORK, order)
-    for part in ("mean", "std"):
-        expected = permute_weights(NETWORK, getattr(posterior, part), order)
-        assert torch.equal(getattr(moved, part), expected)
-    assert torch.equal(moved.permuted(NETWORK, invert(order)).std, posterior.std)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_moved_gaussian_has_the_moments_of_moved_draws(name):
+    """A draw is mean + std ∘ ε, and moving it is linear."""
+    network = NETWORKS[name]
+    mean, std = torch.rand(2, network.num_weights, generator=generator(3), dtype=torch.float64)
+    posterior = Gaussian(mean, std)
+    drawn = random_transformation(network, generator(4))
+    moved = posterior.moved(drawn)
+    torch.testing.assert_close(moved.mean, drawn.apply(mean))
+    shifts = drawn.apply(mean + std) - drawn.apply(mean)  # ± one deviation of each weight
+    torch.testing.assert_close(moved.std, shifts.abs())
+    back = moved.moved(drawn.inverse())
+    torch.testing.assert_close((back.mean, back.std), (mean, std))
+
+
+def test_a_gaussian_is_rebased_as_its_mean_is():
+    mean = NETWORK.initial_weights(generator(0))
+    std = torch.rand(NETWORK.num_weights, generator=generator(1))
+    planted = any_permutation(NETWORK, 2)
+    posterior = Gaussian(planted.apply(mean), planted.apply(std))
+    moved, found = rebase_gaussian(NETWORK, posterior, WeightMatcher(NETWORK, mean))
+    assert torch.equal(moved.mean, mean)
+    assert torch.equal(moved.std, std)
+    assert same(found.transformation, planted.inverse())
 
 
 def test_draws_have_the_posteriors_moments():

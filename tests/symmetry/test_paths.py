@@ -1,10 +1,10 @@
 """Losses along the line between networks: ends, shortcuts and barriers with known answers."""
 
-from utils.networks.mlp import MLP, layer_outputs
+from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.symmetry.matching import ActivationMatcher, Stack
 from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
-from utils.symmetry.permutation import permute_weights
+from utils.symmetry.transformation import Transformation
 
 import pytest
 import torch
@@ -35,11 +35,12 @@ def test_line_equals_the_interpolated_networks_computed_directly(network):
     first, second = pair(network)
     line = Line(network, first, second, LAMBDAS)
     images, _ = points()
-    for at, outputs in zip(LAMBDAS, line.outputs(images), strict=True):
-        direct = layer_outputs(network, (1 - at) * first + at * second, images)
-        assert len(outputs) == len(direct)
-        for quick, slow in zip(outputs, direct, strict=True):
-            torch.testing.assert_close(quick, slow, rtol=0, atol=2e-6)
+    for at, (hidden, logits) in zip(LAMBDAS, line.traces(images), strict=True):
+        direct, expected = network.trace((1 - at) * first + at * second, images)
+        assert list(hidden) == list(direct) == list(network.groups)
+        for name, values in hidden.items():
+            torch.testing.assert_close(values, direct[name], rtol=0, atol=2e-6)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=2e-6)
 
 
 def test_line_begins_and_ends_with_the_networks_themselves(network):
@@ -55,7 +56,7 @@ def test_ends_have_the_networks_own_losses(network, monkeypatch):
     ends = torch.stack(pair(network))
     scores = score(Line(network, *ends, LAMBDAS), images, labels)
     for k, weights in ((0, ends[0]), (-1, ends[1])):
-        logits = layer_outputs(network, weights.double(), images.double())[-1]
+        logits = network.outputs(weights.double(), images.double())
         loss = torch.nn.functional.cross_entropy(logits, labels)
         assert scores.loss[k].item() == pytest.approx(loss.item(), rel=1e-6)
         assert scores.error[k] == (logits.argmax(-1) != labels).double().mean()
@@ -84,13 +85,13 @@ def test_the_barrier_to_a_permuted_copy_goes_when_it_is_rebased():
     network = NETWORKS[0]
     weights = 3 * network.initial_weights(random(0))
     images, labels = points()
-    copy = permute_weights(network, weights, [torch.randperm(20, generator=random(4))])
-    labels = layer_outputs(network, weights, images)[-1].argmax(-1)  # so that its error is 0
+    planted = Transformation(network, {"h1": torch.randperm(20, generator=random(4))})
+    copy = planted.apply(weights)
+    labels = network.outputs(weights, images).argmax(-1)  # so that its error is 0
     before = score(Line(network, weights, copy, LAMBDAS), images, labels)
     assert before.error[0] == before.error[-1] == 0
     assert barrier(before.loss, LAMBDAS).max() > 0.05
-    found = ActivationMatcher(network, weights, images)(copy).permutation
-    rebased = permute_weights(network, copy, found)
+    rebased = ActivationMatcher(network, weights, images)(copy).transformation.apply(copy)
     after = score(Line(network, weights, rebased, LAMBDAS), images, labels)
     assert barrier(after.loss, LAMBDAS).abs().max() < 1e-12
 
@@ -102,8 +103,8 @@ def test_a_line_is_matched_as_its_networks_one_by_one():
     line = Line(network, first, second, LAMBDAS)
     matcher = ActivationMatcher(network, first, images)
     for along, weights in zip(matcher.match_all(line), line.weights, strict=True):
-        for perm, alone in zip(along.permutation, matcher(weights).permutation, strict=True):
-            assert torch.equal(perm, alone)
+        alone = matcher(weights).transformation
+        assert torch.equal(along.transformation.to_row(), alone.to_row())
 
 
 def test_lines_to_several_networks_are_those_to_each_alone(network):

@@ -12,7 +12,7 @@ from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
 from utils.symmetry.matching import Matcher, Matching
 from utils.symmetry.rebasin import Rebased, move, rebase
-from utils.symmetry.transformation import Transformation, from_row, identity
+from utils.symmetry.transformation import Transformation, from_row
 
 import numpy as np
 import torch
@@ -32,9 +32,8 @@ class Aligned:
         self.direct_blocks: list[Moments] = []
         self.rebased_blocks: list[Moments] = []
         self.done = 0
-        self._permutations = torch.zeros(
-            num_samples, len(identity(network).to_row()), dtype=torch.long
-        )
+        num_units = len(Transformation(network).to_row())
+        self._permutations = torch.zeros(num_samples, num_units, dtype=torch.long)
         self._watched = torch.zeros(2, num_samples, num_watched)
 
     def enter(self, transformation: Transformation, before: Tensor, after: Tensor) -> None:

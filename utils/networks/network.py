@@ -41,7 +41,7 @@ class Slot(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    axes: tuple[str | None, ...]  # the group of units along each axis
+    axes: tuple[str | None, ...]  # the group of units along each axis, nested ones after theirs
     powers: tuple[int, ...]  # of a unit's scale: 1 incoming, −1 outgoing, 2 running variance
     role: str = "weight"  # "weight", "bias", or "buffer": transformed too, but outside the prior
     bound: float = 0.0  # initial values are uniform in center ± bound
@@ -83,7 +83,8 @@ class Network:
     def activations(self, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
         """Return the activations of every group, each [N, units] or [N, units, positions…].
 
-        Nested groups have one axis for each level of units.
+        Nested groups have one axis for each level of units. A group that others are nested in may
+        be left out.
         """
         return self.trace(weights, images)[0]
 

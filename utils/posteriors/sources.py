@@ -1,6 +1,7 @@
 """What earlier runs, or users, have left: weights, and users' inputs with their labels."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,8 +163,8 @@ def read_network(beside: Path) -> Network:
 
 def check_network(network: Network, data: Dataset, path: Path) -> None:
     """Rebasin needs hidden units, and the scores need this data set's images and classes."""
-    pixels, *hidden, classes = network.sizes
-    if not hidden or (pixels, classes) != (data.num_pixels, data.num_classes):
+    shape = (math.prod(network.input_shape), network.num_classes)
+    if not network.groups or shape != (data.num_pixels, data.num_classes):
         raise UserError(
             f"{path} is of the network {network}: give samples of one with {data.num_pixels} "
             f"inputs, hidden units and {data.num_classes} outputs, as {data.name} needs it."
@@ -204,12 +205,12 @@ def _check_is_hmc(run: PastRun) -> None:
 def read_inputs(path: Path, network: Network) -> Tensor:
     """Inputs [N, in] of a network, from an array [N, …] with as many numbers for each."""
     array = _read_numbers(path, kinds="fiub")
-    if array.ndim < 2 or not len(array) or array[0].size != network.sizes[0]:
+    if array.ndim < 2 or not len(array) or array[0].size != math.prod(network.input_shape):
         raise UserError(
             f"{path} has the shape {list(array.shape)}, but these networks need inputs "
-            f"[N, {network.sizes[0]}]."
+            f"[N, {math.prod(network.input_shape)}]."
         )
-    if network.sizes[-1] == 1:
+    if network.num_classes == 1:
         raise UserError(
             "These networks have a single output, and what is predicted here are probabilities of "
             "classes, by softmax: leave the inputs out, and the networks are rebased by weight."
@@ -223,7 +224,7 @@ def read_inputs(path: Path, network: Network) -> Tensor:
 
 def read_labels(path: Path, count: int, network: Network) -> Tensor:
     """The class numbers [N] of so many inputs."""
-    array, num_classes = _read_numbers(path, kinds="iu"), network.sizes[-1]
+    array, num_classes = _read_numbers(path, kinds="iu"), network.num_classes
     if array.shape != (count,):
         raise UserError(
             f"{path} has the shape {list(array.shape)}, but {count} inputs have labels [{count}]."

@@ -409,8 +409,9 @@ def _assign_nested(
     """
     size = network.groups[name].size
     rows, columns = range(row * size, (row + 1) * size), range(column * size, (column + 1) * size)
-    block = similarities[name][rows.start : rows.stop, columns.start : columns.stop].clone()
-    inner = {}
+    block, inner = torch.zeros(size, size, dtype=torch.float64), {}
+    if name in similarities:  # blocks of units may have no activations of their own
+        block += similarities[name][rows.start : rows.stop, columns.start : columns.stop].cpu()
     for child in _children(network, name):
         for i, j in itertools.product(range(size), repeat=2):
             inner[child, i, j] = _assign_nested(network, similarities, child, rows[i], columns[j])

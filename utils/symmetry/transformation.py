@@ -127,9 +127,9 @@ class Transformation:
 
     def apply_to_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
         """Return the slot's tensor, with a stack in front or not, scaled and permuted."""
-        for name, power in zip(slot.axes, slot.powers, strict=True):
+        for axis, (name, power) in enumerate(zip(slot.axes, slot.powers, strict=True)):
             for factor in self._factors(name, power):
-                factor = _along(self.network, slot, name, factor)
+                factor = _along(self.network, slot, axis, factor)
                 tensor = tensor * factor.to(tensor)
         for axis, name in enumerate(slot.axes, start=-len(slot.shape)):
             if name in self.permutations:
@@ -137,7 +137,7 @@ class Transformation:
                 if perm.dim() == 1:
                     tensor = tensor.index_select(axis, perm)
                 else:
-                    perm = _along(self.network, slot, name, perm)
+                    perm = _along(self.network, slot, axis, perm)
                     stack = [1] * (tensor.dim() - perm.dim())
                     tensor = tensor.take_along_dim(perm.reshape(*stack, *perm.shape), axis)
         return tensor
@@ -166,11 +166,12 @@ def numbered(network: Network, name: str) -> Tensor:
     return torch.arange(math.prod(shape)).reshape(shape)
 
 
-def _along(network: Network, slot: Slot, name: str, values: Tensor) -> Tensor:
-    """Return a group's numbers in a shape that lines up with the slot's axes."""
-    shape = [1] * len(slot.shape)
-    for each, size in zip(lineage(network, name), values.shape, strict=True):
-        shape[slot.axes.index(each)] = size
+def _along(network: Network, slot: Slot, axis: int, values: Tensor) -> Tensor:
+    """Return numbers of the units along an axis in a shape that lines up with the slot's axes."""
+    shape, (*parents, _) = [1] * len(slot.shape), lineage(network, slot.axes[axis])
+    places = [*(slot.axes.index(parent) for parent in parents), axis]
+    for place, size in zip(places, values.shape, strict=True):
+        shape[place] = size
     return values.reshape(shape)
 
 
