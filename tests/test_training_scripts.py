@@ -64,8 +64,7 @@ def test_ensemble_leaves_what_it_says(script, tmp_path, data_dir):
     losses = [r["train_loss_0"] for r in records(directory) if "train_loss_0" in r]
     assert len(losses) == 5
     assert losses[-1] < losses[0] / 2
-    for line in ("Estimate:", f"ensemble     {100 * summary['test_accuracy']:11.2f} %"):
-        assert line in done.stdout
+    assert f"{100 * summary['test_accuracy']:.2f} %" in done.stdout
 
 
 def test_vi_leaves_what_it_says(script, tmp_path, data_dir):
@@ -144,8 +143,7 @@ def test_the_papers_settings_are_the_default():
     }
     for name, own in papers.items():
         module = runpy.run_path(f"{name}.py")
-        (config_class,) = (c for n, c in module.items() if n in ("EnsembleConfig", "VIConfig"))
-        config = load_config(config_class, name, [])
+        config = load_config(module["METHOD"].Config, name, [])
         expected = common | own | {"activation": "relu", "num_train": None}
         assert {key: getattr(config, key) for key in expected} == expected
 

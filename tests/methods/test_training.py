@@ -1,6 +1,7 @@
 """Training in stacks, beside torch.optim with autograd, one network at a time."""
 
 from tests.networks.test_mlp import torch_network
+from utils.methods.method import tensors_of
 from utils.methods.training import TrainingSettings, data_order, start_training, train
 from utils.networks.mlp import MLP
 from utils.runs.errors import UserError
@@ -105,8 +106,8 @@ def test_rounds_equal_one_go_bit_for_bit(name):
     for num_epochs in (1, 3):
         state, _ = train(NETWORK, state, images, labels, settings, seed=7, num_epochs=num_epochs)
     assert state.epoch == whole.epoch == 4
-    for name, tensor in whole.tensors().items():
-        assert torch.equal(state.tensors()[name], tensor)
+    for name, tensor in tensors_of(whole).items():
+        assert torch.equal(tensors_of(state)[name], tensor)
 
 
 def test_the_given_state_is_left_alone():

@@ -4,8 +4,9 @@ import math
 
 from utils.methods import vi
 from utils.methods.training import data_order
-from utils.methods.vi import kl_to_standard_normal, start_vi, train_vi_epoch
+from utils.methods.vi import start_vi, train_vi_epoch
 from utils.networks.mlp import MLP
+from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 
 import pytest
@@ -21,14 +22,14 @@ def points(count=45):
 
 
 def test_kl_of_the_prior_to_itself_is_zero():
-    assert kl_to_standard_normal(torch.zeros(9), torch.zeros(9)) == 0
+    assert Prior().kl(torch.zeros(9), torch.zeros(9)) == 0
 
 
 def test_kl_equals_that_of_torch_distributions():
     mean, log_std = torch.randn(2, 50, generator=generator(1))
     q = torch.distributions.Normal(mean.double(), log_std.double().exp())
     expected = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 1.0)).sum()
-    assert kl_to_standard_normal(mean, log_std) == pytest.approx(expected.item())
+    assert Prior().kl(mean, log_std) == pytest.approx(expected.item())
 
 
 def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size, seed, num_epochs):
@@ -62,7 +63,7 @@ def test_training_equals_autograd_on_the_same_noise():
     state = start_vi(mean, 0.1)
     for _ in range(3):
         state, nll = train_vi_epoch(
-            NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4
+            NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4, prior=Prior()
         )
     expected = fit_with_torch(NETWORK, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
     torch.testing.assert_close(state.parameters[0].double(), expected[0], atol=2e-5, rtol=0)
@@ -77,11 +78,11 @@ def test_without_information_in_the_data_q_becomes_the_prior():
     state = start_vi(torch.full((network.num_weights,), 0.5), 0.1)
     for _ in range(250):
         state, _ = train_vi_epoch(
-            network, state, images, labels, learning_rate=0.02, batch_size=10, seed=0
+            network, state, images, labels, learning_rate=0.02, batch_size=10, seed=0, prior=Prior()
         )
     # these parameters' gradient has no noise, so they converge
-    torch.testing.assert_close(state.posterior.mean[:24], torch.zeros(24), atol=1e-3, rtol=0)
-    torch.testing.assert_close(state.posterior.std[:24], torch.ones(24), atol=1e-3, rtol=0)
+    torch.testing.assert_close(state.parameters[0, :24], torch.zeros(24), atol=1e-3, rtol=0)
+    torch.testing.assert_close(state.parameters[1, :24].exp(), torch.ones(24), atol=1e-3, rtol=0)
 
 
 def test_std_never_falls_below_the_smallest(monkeypatch):
@@ -89,6 +90,6 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
     images, labels = points()
     state = start_vi(torch.zeros(NETWORK.num_weights), 0.1)
     state, _ = train_vi_epoch(
-        NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0
+        NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0, prior=Prior()
     )
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6

@@ -109,7 +109,7 @@ def test_a_low_rank_gaussian_is_permuted_as_a_whole_and_saved(tmp_path):
     moved, expected = fits[0].gaussian().moved(planted), fits[1].gaussian()
     torch.testing.assert_close(moved.mean, expected.mean)
     np.testing.assert_allclose(covariance(moved), covariance(expected), atol=1e-5)
-    moved.save(tmp_path / "low_rank.npz")
+    moved.write(tmp_path / "low_rank.npz")
     loaded = load_low_rank(tmp_path / "low_rank.npz")
     assert torch.equal(loaded.mean, moved.mean)
     assert torch.equal(loaded.factor, moved.factor)

@@ -1,0 +1,101 @@
+"""Every kind of posterior: what it draws, how it moves, and that it is read as it was saved."""
+
+from utils.networks.mlp import MLP
+from utils.posteriors.files import open_posterior
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.mixture import Mixture
+from utils.posteriors.samples import Points
+from utils.runs.errors import UserError
+from utils.symmetry.transformation import random_transformation
+
+import pytest
+import torch
+
+NETWORK = MLP((3, 4, 2))
+SIZE = NETWORK.num_weights
+
+
+def random(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def vectors(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, SIZE, generator=random(seed))
+
+
+def gaussian(seed: int = 0) -> Gaussian:
+    mean, log_std = vectors(2, seed)
+    return Gaussian(mean, (log_std - 1).exp(), NETWORK)
+
+
+def low_rank(seed: int = 0) -> LowRank:
+    mean, diagonal, *factor = vectors(5, seed)
+    return LowRank(mean, torch.stack(factor), network=NETWORK, diagonal=diagonal.abs())
+
+
+POSTERIORS = {
+    "points": Points(vectors(6), NETWORK),
+    "gaussian": gaussian(),
+    "low rank": low_rank(),
+    "mixture of gaussians": Mixture([gaussian(1), gaussian(2), gaussian(3)]),
+    "mixture of points": Mixture([Points(vectors(4, 1), NETWORK), Points(vectors(4, 2), NETWORK)]),
+    "mixture of unlike": Mixture([gaussian(1), low_rank(2), Points(vectors(4, 3), NETWORK)]),
+}
+each = pytest.mark.parametrize("posterior", POSTERIORS.values(), ids=POSTERIORS)
+
+
+@each
+def test_it_is_read_as_it_was_saved(posterior, tmp_path):
+    posterior.save(tmp_path)
+    again = open_posterior(tmp_path)
+    assert again.network == NETWORK
+    assert (again.mean is None) == (posterior.mean is None)
+    pairs = zip(posterior.draw(7, random(5)), again.draw(7, random(5)), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+@each
+def test_moved_draws_are_draws_moved(posterior):
+    """With the same noise, up to the order of weights; so their moments are compared."""
+    transformation = random_transformation(NETWORK, random(1), log_scale=0.3)
+    draws = torch.stack([transformation.apply(w) for w in posterior.draw(4000, random(2))])
+    moved = torch.stack(list(posterior.moved(transformation).draw(4000, random(3))))
+    error = (draws.var(0) / 2000).sqrt()
+    assert ((draws.mean(0) - moved.mean(0)).abs() < 6 * error + 1e-5).all()
+    torch.testing.assert_close(draws.std(0), moved.std(0), rtol=0.15, atol=1e-5)
+
+
+def test_a_mixture_draws_equal_shares():
+    components = [Points(torch.full((2, SIZE), float(k)), NETWORK) for k in range(3)]
+    counts = torch.stack(list(Mixture(components).draw(8, random()))).mean(1).long().bincount()
+    assert counts.tolist() == [3, 3, 2]
+
+
+def test_points_are_drawn_equally_often():
+    points = Points(torch.arange(4.0)[:, None].expand(4, SIZE), NETWORK)
+    counts = torch.stack([w[0] for w in points.draw(10, random())]).long().bincount()
+    assert sorted(counts.tolist()) == [2, 2, 3, 3]
+
+
+def test_low_rank_draws_have_its_covariance():
+    """Each of 13 × 13 covariances within 6 standard errors of 40,000 draws."""
+    posterior = low_rank()
+    draws = torch.stack(list(posterior.draw(40_000, random(4)))).double()
+    expected = posterior.factor.T.double() @ posterior.factor.double()
+    expected += posterior.diagonal.double().square().diag()
+    variances = expected.diagonal()
+    error = ((torch.outer(variances, variances) + expected.square()) / 40_000).sqrt()
+    assert ((draws.T.cov() - expected).abs() < 6 * error).all()
+
+
+def test_an_unknown_class_is_named(tmp_path):
+    (tmp_path / "posterior.json").write_text('{"class": "Dirichlet"}')
+    with pytest.raises(UserError, match="unknown class 'Dirichlet'; known are: Samples, Gaussian"):
+        open_posterior(tmp_path)
+
+
+def test_runs_of_earlier_versions_have_no_posterior_json(tmp_path):
+    gaussian().save(tmp_path)
+    (tmp_path / "posterior.json").unlink()
+    assert torch.equal(open_posterior(tmp_path).mean, gaussian().mean)
