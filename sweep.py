@@ -91,7 +91,11 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         if field.name in SHARED_OPTIONS:
             parser.add_argument(f"--{field.name}", metavar="VALUE", help=field.metadata["help"])
     options = parser.parse_args(arguments)
-    if options.jobs < 1 or options.seed < 0 or (options.num_runs or 1) < 1:
+    if (
+        options.jobs < 1
+        or options.seed < 0
+        or (options.num_runs is not None and options.num_runs < 1)
+    ):
         raise UserError("--jobs and --num_runs must be at least 1, and --seed at least 0.")
     return options
 
@@ -128,13 +132,15 @@ def plan(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
 
 def load_script(sweep: Sweep) -> tuple[type[Config], str]:
     """Return the class of the script's settings, and the kind of its runs."""
-    scripts = [path.name for path in sorted(ROOT.glob("*.py")) if "\nKIND = " in path.read_text()]
+    files = sorted(ROOT.glob("*.py"))
+    scripts = [file.name for file in files if "\n    run_script(" in file.read_text()]
     if sweep.program not in scripts:
         raise UserError(
-            f"program in {sweep.path} must be one of the scripts that define KIND, the kind of "
-            f"their runs ({', '.join(scripts)}), got {sweep.program!r}."
+            f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
     module = runpy.run_path(str(ROOT / sweep.program))
+    if "METHOD" in module:
+        return module["METHOD"].Config, module["METHOD"].kind
     return typing.get_type_hints(module["main"])["config"], module["KIND"]
 
 

@@ -217,8 +217,8 @@ def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_run
         ({"lerning_rate": {"values": [1, 2]}}, {}, "nearest there is: --learning_rate"),
         ({"num_epochs": {"values": [1, 0]}}, {}, "yaml, num_epochs=0: --num_epochs must be at"),
         ({"seed": {"values": [1, 1]}}, {}, "has a point twice: seed=1"),
-        ({"seed": {"values": [1]}}, {"program": "VI.py"}, "the scripts that define KIND"),
-        ({"seed": {"values": [1]}}, {"program": "reproduce.py"}, "MNIST_VI.py,"),
+        ({"seed": {"values": [1]}}, {"program": "VI.py"}, "program in"),
+        ({"seed": {"values": [1]}}, {"program": "reproduce.py"}, "MNIST_VI.py, "),
         ({"config_name": {"values": ["x"]}}, {}, "There is no config 'x' for MNIST_VI"),
     ],
 )  # fmt: skip
@@ -239,6 +239,7 @@ def test_mistakes_are_said_before_any_run(
         ([], "The following arguments are required: FILE"),
         (["missing.yaml"], "Cannot read the config missing.yaml"),
         (["x.yaml", "--jobs", "0"], "--jobs and --num_runs must be at least 1, and --seed"),
+        (["x.yaml", "--num_runs", "0"], "--jobs and --num_runs must be at least 1, and --seed"),
         (["x.yaml", "--jobs", "two"], "--jobs: invalid int value: 'two'"),
         (["x.yaml", "--job", "2"], "Unrecognized arguments: --job 2"),
     ],

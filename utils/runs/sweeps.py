@@ -94,7 +94,7 @@ def read_sweep(path: Path) -> Sweep:
     after = [str(word) for word in command[command.index("${program}") + 1 :]]
     owner = {key: content[key] for key in ("project", "entity") if content.get(key)}
     return Sweep(
-        path, str(content["program"]), content["method"],
+        path, str(Path(str(content["program"]))), content["method"],
         metric["name"], metric.get("goal", "minimize"), axes, fixed,
         arguments=[word for word in after if not word.startswith("${args")],
         run_cap=run_cap,
