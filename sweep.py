@@ -214,7 +214,7 @@ def numbers_of(point: Point) -> dict[str, float | None]:
     if not point.finished:
         return {}
     logged = read_mapping(point.directory / "metrics.jsonl", last_values)
-    numbers = logged | flat(read_mapping(point.directory / "summary.json", json.loads))
+    numbers = logged | flat(read_mapping(point.directory / "summary.json"))
     return {name: v for name, v in numbers.items() if v is None or type(v) in (int, float)}
 
 
@@ -242,7 +242,7 @@ def save_results(sweep: Sweep, points: list[Point], directory: Path) -> list[dic
             "settings": point.settings,
             "finished": point.finished,
             "value": numbers_of(point).get(sweep.metric),
-            "seconds": read_mapping(point.directory / "meta.json", json.loads).get("seconds"),
+            "seconds": read_mapping(point.directory / "meta.json").get("seconds"),
         }
         for point in points
     ]

@@ -176,6 +176,25 @@ def test_a_run_of_other_inputs_is_no_point(command):
         plan(given)
 
 
+def test_a_finished_run_of_which_more_is_asked_for_goes_on(command, tmp_path):
+    """Numbers of runs, such as these, may grow."""
+
+    def point(num_runs: int) -> sweep.Point:
+        fixed = {"config_name": {"value": "quick"}, "num_runs": {"value": num_runs}}
+        program = "MNIST_number_of_transpositions.py"
+        return plan(command({"seed": {"values": [1]}}, program=program, fixed=fixed))[0]
+
+    directory = point(2).directory
+    directory.mkdir(parents=True)
+    recorded = dataclasses.asdict(point(2).config)
+    (directory / "config.yaml").write_text(yaml.safe_dump(recorded))
+    (directory / "summary.json").write_text('{"test_accuracy": 1}')
+    (directory / "DONE").touch()
+    assert [point(2).finished, point(3).finished] == [True, False]
+    with pytest.raises(UserError, match="num_runs was 2 and is 1"):
+        point(1)
+
+
 def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_sweep, made_up_runs):
     metric = {"name": "accuracy"}
     given = command({"seed": {"values": [1, 2]}}, metric=metric)
