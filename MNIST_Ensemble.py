@@ -15,6 +15,7 @@ from utils.methods.ensemble import Ensemble
 from utils.runs.script import run_script
 
 METHOD = Ensemble()
+KIND, CONFIG = METHOD.kind, METHOD.Config
 
 if __name__ == "__main__":
-    run_script(lambda config: run_method(METHOD, config), METHOD.Config, __file__, __doc__)
+    run_script(lambda config: run_method(METHOD, config), CONFIG, __file__, __doc__)

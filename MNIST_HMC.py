@@ -373,5 +373,7 @@ def print_warnings(config: HMCConfig, summary: dict) -> None:
         )
 
 
+CONFIG = HMCConfig
+
 if __name__ == "__main__":
-    run_script(main, HMCConfig, __file__, __doc__)
+    run_script(main, CONFIG, __file__, __doc__)

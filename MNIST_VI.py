@@ -16,6 +16,7 @@ from utils.methods.vi import VI
 from utils.runs.script import run_script
 
 METHOD = VI()
+KIND, CONFIG = METHOD.kind, METHOD.Config
 
 if __name__ == "__main__":
-    run_script(lambda config: run_method(METHOD, config), METHOD.Config, __file__, __doc__)
+    run_script(lambda config: run_method(METHOD, config), CONFIG, __file__, __doc__)

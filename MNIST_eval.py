@@ -24,7 +24,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from papers.compact import compact_figures
+from papers.compact import weight_figures
+from papers.compact.tables import (
+    CALIBRATION_ROWS,
+    PAPERS_ROWS,
+    check_tables,
+    method_names,
+    published_table1,
+    score_numbers,
+    score_table,
+)
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.alignment import (
     Aligned,
@@ -36,7 +45,6 @@ from utils.evaluation.alignment import (
 )
 from utils.evaluation.columns import (
     COLUMNS,
-    ROWS,
     TRUTH,
     Column,
     draw_column,
@@ -76,16 +84,7 @@ from utils.posteriors.sources import (
     check_network,
     find_sources,
 )
-from utils.report.tables import (
-    REFERENCE_HEADINGS,
-    method_names,
-    paper_table1,
-    print_table,
-    reference_rows,
-    summary_lines,
-    table_numbers,
-    table_rows,
-)
+from utils.report.tables import Table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.progress import announce, progress_bar
@@ -448,37 +447,28 @@ def study(
     }
 
 
-# ---- telling
+# ---- reporting
 
 
 def report(setup: Setup, table: dict, errors: dict, diagnostics: dict) -> None:
-    """Figures, the table beside the paper's, and the checks in a few lines."""
-    run = setup.run
+    """Save the figures, and print the table beside the paper's and the checks."""
+    run, label = setup.run, diagnostics["label"]
     run.save_json("diagnostics.json", diagnostics)
-    label, names = diagnostics["label"], method_names(diagnostics["label"])
-    for part in ("mean", "std") if diagnostics["correlations"]["after"] else ():
-        figure = compact_figures.weight_pairs(run.path("weight_space.npz"), part, names)
-        run.save_figure(f"weight_pairs_{part}", figure)
-    along = compact_figures.transpositions_along_chain(run.path("diagnostics.json"))
-    run.save_figure("transpositions_along_chain", along)
-    paper = paper_table1(run.config.dataset) if label == "HMC" else {}
-    for name, rows in (("table1", ROWS[:4]), ("calibration", ROWS[4:])):
-        lines = table_rows(table, errors, paper, rows, label)
-        run.log_table(name, *table_numbers(table, errors, paper, rows, label))
-        print()
-        heading = "ours ± standard error" + (" (paper)" if paper else "")
-        print_table([[heading, *rows], *lines])
-    print()
-    for line in summary_lines(diagnostics):
-        print(line)
-    print(
-        f"\nOther references ({diagnostics['study_samples']} other samples, matched on "
-        f"{diagnostics['study_images']} images; “with” tells correlations over weights):"
-    )
-    print_table([list(REFERENCE_HEADINGS), *reference_rows(diagnostics)])
+    if diagnostics["correlations"]["after"]:
+        for figure in (weight_figures.weight_means, weight_figures.weight_deviations):
+            figure.save(run, method_names(label))
+    weight_figures.transpositions_along_chain.save(run)
+    published = published_table1(run.config.dataset) if label == "HMC" else {}
+    for name, rows in (("table1", PAPERS_ROWS), ("calibration", CALIBRATION_ROWS)):
+        run.log_table(name, *score_numbers(table, errors, published, rows, label))
+        score_table(table, errors, published, rows, label).print()
+    for check in check_tables(diagnostics):
+        check.print() if isinstance(check, Table) else print(f"\n{check}")
     run.finish({"table1": table})
-    print(f"Saved in {run.directory}")
+    print(f"\nSaved in {run.directory}")
 
+
+CONFIG = EvalConfig
 
 if __name__ == "__main__":
-    run_script(main, EvalConfig, __file__, __doc__)
+    run_script(main, CONFIG, __file__, __doc__)

@@ -20,7 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers.compact import compact_figures
+from papers.compact import weight_figures
+from papers.compact.tables import method_names, sparsity_summary, sparsity_table
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.pruning import (
     KEPT_PERCENT,
@@ -33,7 +34,6 @@ from utils.evaluation.pruning import (
 )
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
-from utils.report.tables import method_names, print_table, sparsity_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -185,20 +185,18 @@ def log_curve(run: Run, name: str, curve: list[float]) -> None:
 
 
 def report(run: Run, results: dict) -> None:
-    """The figures, and the sparsity that every curve reaches."""
-    run.save_figure("pruning", compact_figures.pruning(run.path("pruning.json")))
-    run.save_figure("pruning_criteria", compact_figures.criteria(run.path("pruning.json")))
-    histograms = compact_figures.sigma_histograms(
-        run.path("sigma_histograms.npz"), results["names"]
-    )
-    run.save_figure("sigma_histograms", histograms)
-    headings, rows = sparsity_table(results)
-    run.log_table("sparsity", headings, rows)
-    run.finish({row[0]: dict(zip(headings[1:], row[1:], strict=True)) for row in rows})
-    print()
-    print_table([headings, *rows])
-    print(f"Saved in {run.directory}")
+    """Save the figures, and print the sparsity that every curve reaches."""
+    weight_figures.pruning.save(run)
+    weight_figures.criteria.save(run)
+    weight_figures.sigma_histograms.save(run, results["names"])
+    table = sparsity_table(results)
+    run.log_table("sparsity", table.head, table.rows)
+    run.finish(sparsity_summary(results))
+    table.print()
+    print(f"\nSaved in {run.directory}")
 
+
+CONFIG = PruningConfig
 
 if __name__ == "__main__":
-    run_script(main, PruningConfig, __file__, __doc__)
+    run_script(main, CONFIG, __file__, __doc__)

@@ -195,10 +195,9 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         tensors=tensor_names(network),
         **results,
     )
-    source = run.path("training_dynamics.npz")
-    run.save_figure("loss_along_line", permutation_figures.loss_along_line(source))
-    run.save_figure("barriers", permutation_figures.barriers(source))
-    run.save_figure("along_line", permutation_figures.along_line(source))
+    permutation_figures.loss_along_line.save(run)
+    permutation_figures.barriers.save(run)
+    permutation_figures.along_line.save(run)
     report(run, {name: value.cpu() for name, value in results.items()})
 
 
@@ -247,5 +246,7 @@ def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
     }
 
 
+CONFIG = NetMatchingConfig
+
 if __name__ == "__main__":
-    run_script(main, NetMatchingConfig, __file__, __doc__)
+    run_script(main, CONFIG, __file__, __doc__)

@@ -93,9 +93,7 @@ def main(config: TranspositionsConfig) -> None:
             state = train_pairs(run, network, data, settings, repetition, state)
             records += measure_pairs(run, network, data, repetition, state.weights)
             save_records(run, records)
-    run.save_figure(
-        "transpositions", permutation_figures.transpositions(run.path("transpositions.jsonl"))
-    )
+    permutation_figures.transpositions.save(run)
     report(run, records)
 
 
@@ -322,5 +320,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(spearmanr(first, second).statistic) if varies else float("nan")
 
 
+CONFIG = TranspositionsConfig
+
 if __name__ == "__main__":
-    run_script(main, TranspositionsConfig, __file__, __doc__)
+    run_script(main, CONFIG, __file__, __doc__)

@@ -20,7 +20,6 @@ import re
 import runpy
 import shlex
 import sys
-import typing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -139,9 +138,7 @@ def load_script(sweep: Sweep) -> tuple[type[Config], str]:
             f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
     module = runpy.run_path(str(ROOT / sweep.program))
-    if "METHOD" in module:
-        return module["METHOD"].Config, module["METHOD"].kind
-    return typing.get_type_hints(module["main"])["config"], module["KIND"]
+    return module["CONFIG"], module["KIND"]
 
 
 def check_unchanged(point: Point) -> None:

@@ -8,18 +8,21 @@ to benchmarks/recovery.json and recovery.png.
 """
 
 import argparse
+import json
+from pathlib import Path
 
 import harness
-from papers.compact import permutation_figures
 from utils.data.datasets import load_dataset
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
+from utils.report.figures import BLUE, GREEN, PURPLE, panels, styled
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
 from utils.symmetry.matching import METHODS, make_matcher
 from utils.symmetry.transformation import Transformation
 
 import torch
+from matplotlib.figure import Figure
 
 NOISE = [0, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32]  # in units of the weights' own σ
 NETWORKS = {"1 hidden layer": (784, 512, 10), "3 hidden layers": (784, 512, 512, 512, 10)}
@@ -37,7 +40,7 @@ def main() -> None:
     }
     path = harness.ROOT / "benchmarks" / "recovery.json"
     save_json(path, {"noise": NOISE, "images": options.num_images, "recovered": recovered})
-    permutation_figures.recovery(path).savefig(path.with_suffix(".png"))
+    draw(path).savefig(path.with_suffix(".png"))
 
 
 def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:
@@ -58,6 +61,30 @@ def curve(network: Network, method: str, images: torch.Tensor) -> list[float]:
         shares.append((undone == planted.inverse().to_row()).double().mean().item())
         print(f"{network.sizes} {method}: noise {size}, recovered {100 * shares[-1]:.1f}%")
     return shares
+
+
+@styled
+def draw(source: Path) -> Figure:
+    """Draw the share of units that each method puts back, against noise on the weights."""
+    results = json.loads(Path(source).read_text())
+    figure, (axes,) = panels(1, len(results["recovered"]), height=3)
+    looks = {
+        "activation": {"color": BLUE, "linestyle": "-", "marker": "s"},
+        "weight": {"color": GREEN, "linestyle": "--", "marker": "^"},
+        "cosine": {"color": PURPLE, "linestyle": ":", "marker": "v"},
+    }
+    for axis, (network, curves) in zip(axes, results["recovered"].items(), strict=True):
+        for method, shares in curves.items():
+            percent = [100 * share for share in shares]
+            axis.plot(
+                results["noise"], percent, label=f"by {method}", markersize=3, **looks[method]
+            )
+        axis.set_xscale("symlog", linthresh=0.1)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(xlabel="noise on the weights [their own σ]", ylabel="units recovered [%]")
+        axis.set_title(network)
+    axes[0].legend()
+    return figure
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@
 This is the check for a change that should not alter any result. It uses one thread, as results
 depend on their number. They also depend on the processor, so make the baseline on the machine where
 you compare: OMP_NUM_THREADS=1 python reproduce.py. Times, commits, machines and places on disk are
-left out.
+left out, and sentences are compared by the numbers in them.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Keys whose values differ between two equal runs.
 NOT_COMPARED = {
     "seconds", "sampling_seconds", "hours", "ess_per_hour", "median_ess_bulk_per_hour",
-    "peak_memory", "wandb_id", "sessions", "sources", "out_dir", "data_dir", "wandb",
+    "peak_memory", "wandb_id", "sessions", "sources", "out_dir", "data_dir", "wandb", "paper",
 }  # fmt: skip
+SENTENCES = {"claim", "where", "rule", "in_short", "evidence"}
 MOST_SHOWN = 20
 
 
@@ -82,7 +84,10 @@ def values_in(content, place: str = "") -> Iterator[tuple[str, object]]:
     """Yield every value in nested dicts and lists with the path that leads to it."""
     if isinstance(content, dict):
         for key, value in content.items():
-            if key not in NOT_COMPARED:
+            if key in SENTENCES:
+                numbers = re.findall(r"[-+]?\d+(?:\.\d+)?", value.replace("−", "-"))
+                yield f"{place}/{key}", sorted(numbers)
+            elif key not in NOT_COMPARED:
                 yield from values_in(value, f"{place}/{key}")
     elif isinstance(content, list):
         for number, value in enumerate(content):

@@ -10,6 +10,7 @@ import sys
 
 import reproduce
 from MNIST_eval import EvalConfig
+from papers.compact.tables import published_table1
 from tests.conftest import (
     REPOSITORY,
     TOY,
@@ -18,7 +19,6 @@ from tests.conftest import (
     TOY_POSTERIORS,
 )
 from tests.test_reproduce import Calls
-from utils.report.tables import paper_table1
 
 import pytest
 
@@ -118,7 +118,7 @@ def test_reproduce(command, as_user, monkeypatch, capsys):
     Calls().stand_in(monkeypatch)
     monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
     reproduce.main()
-    assert "The report: results/quick" in capsys.readouterr().out
+    assert "The report: runs/quick/report" in capsys.readouterr().out
 
 
 def run_ranks(command: str, cwd) -> subprocess.Popen:
@@ -208,7 +208,7 @@ def table1_lines(numbers: dict) -> list[str]:
         factor, digits = (100, 2) if row.endswith("accuracy") else (1, 3)
         paper, ours, error = (
             f"{factor * source[column][row]:.{digits}f}"
-            for source in (paper_table1("MNIST"), numbers["table1"], numbers["table1_errors"])
+            for source in (published_table1("MNIST"), numbers["table1"], numbers["table1_errors"])
         )
         lines.append(f"| {label} | {paper} | {ours} ± {error} |")
     return lines

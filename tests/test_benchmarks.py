@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
+from tests.drawn import assert_readable, line_of
 
 import pytest
 
@@ -47,3 +48,15 @@ def test_samples_of_a_batch_are_found(hmc_benchmark):
     assert hmc_benchmark.samples_path("a/b.npy") == Path("a/b.npy")
     found = hmc_benchmark.samples_path("runs/laptop")
     assert found == Path("runs/laptop/HMC-MNIST-laptop/samples.npy")
+
+
+def test_the_figure_of_recovery_shows_its_numbers(benchmark, tmp_path):
+    path = tmp_path / "recovery.json"
+    curves = {"activation": [1, 0.5, 0], "weight": [1, 1, 0.25], "cosine": [1, 1, 0.5]}
+    recovered = {"1 hidden layer": curves, "3 hidden layers": curves}
+    path.write_text(json.dumps({"noise": [0, 1, 2], "recovered": recovered}))
+    figure = benchmark("recovery").draw(path)
+    assert_readable(figure)
+    for axis in figure.axes:
+        assert line_of(axis, "by activation").tolist() == [100, 50, 0]
+        assert line_of(axis, "by weight").tolist() == [100, 100, 25]

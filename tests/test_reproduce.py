@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import reproduce
+from papers import COMPACT
 from tests.conftest import REPOSITORY
 from utils.runs import config as config_module
 from utils.runs.files import read_mapping
@@ -25,7 +26,7 @@ class Calls:
     """Stand-ins for the scripts: each leaves a finished run, or fails."""
 
     def __init__(self):
-        self.made, self.failing = [], set()
+        self.made, self.failing, self.environments = [], set(), []
 
     def leave(self, step, arguments, seconds=60.0, finished=True):
         config = reproduce.config_of(step, arguments)
@@ -65,9 +66,10 @@ class Calls:
 
         class Process:
             def __init__(self, command, **options):
+                calls.environments.append(options.get("env"))
                 self.code = calls.process(command)
 
-            def wait(self, timeout=None):
+            def wait(self):
                 return self.code
 
             def terminate(self):
@@ -86,7 +88,7 @@ def calls(monkeypatch):
 @pytest.fixture
 def options(monkeypatch, tmp_path):
     def read(*arguments):
-        places = ["--out_dir", str(tmp_path / "runs"), "--results_dir", str(tmp_path / "results")]
+        places = ["--out_dir", str(tmp_path / "runs")]
         monkeypatch.setattr(sys, "argv", ["reproduce.py", *places, *arguments])
         return reproduce.read_options()
 
@@ -131,8 +133,14 @@ def test_every_script_is_called_and_the_report_written(calls, call, tmp_path, ca
     printed = capsys.readouterr().out
     count = len(reproduce.STEPS)
     assert f"[{count} of {count}] MNIST_eval_pruning" in printed
-    assert printed.endswith(f"The report: {tmp_path / 'results/quick/report.html'}\n")
+    assert printed.endswith(f"The report: {tmp_path / 'runs/quick/report/report.html'}\n")
+    assert (tmp_path / "runs/quick/report/report.html").exists()
+
+
+def test_the_report_goes_elsewhere_on_request(calls, call, tmp_path):
+    call("--results_dir", str(tmp_path / "results"))
     assert (tmp_path / "results/quick/report.html").exists()
+    assert not (tmp_path / "runs/quick/report").exists()
 
 
 def test_what_is_finished_is_not_run_again(calls, call, capsys):
@@ -147,7 +155,7 @@ def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, ca
     """The ensemble took five times as long as planned, so everything will; HMC is half done."""
     planned = {step.kind: step.plans["quick"].seconds for step in reproduce.STEPS}
     given = options()
-    results = reproduce.find_results(given)
+    results = reproduce.find_results(COMPACT, given)
     for kind, share, finished in (("ensemble", 5, True), ("HMC", 2.5, False)):
         arguments = reproduce.arguments_of(step_of(kind), results, given)
         calls.leave(step_of(kind), arguments, share * planned[kind], finished)
@@ -159,7 +167,7 @@ def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, ca
         in (printed)
     )
     plan = printed.split("in total")[0]
-    found = dict(re.findall(r"^(\w+) +(.+?)  ", plan, flags=re.M))
+    found = dict(re.findall(r"^(\w+) +(\S.*?)(?:  |$)", plan, flags=re.M))
     assert reproduce.duration(5 * planned["VI"]) in found["MNIST_VI"]
     assert reproduce.duration(2.5 * planned["HMC"]) in found["MNIST_HMC"]
     assert "MNIST_Ensemble                              0 s  finished" in plan
@@ -190,7 +198,7 @@ def test_a_failure_stops_only_what_needs_it(calls, call, capsys):
         "MNIST_HMC",
     ]  # fmt: skip
     told = capsys.readouterr().err
-    assert "MNIST_eval: left out, for it needs VI" in told
+    assert "MNIST_eval: left out, because it needs VI" in told
     assert "failed, see above: MNIST_VI, MNIST_eval, MNIST_eval_pruning" in told
 
 
@@ -215,52 +223,31 @@ def test_the_evaluation_reads_the_runs_of_the_report(calls, call, tmp_path):
         assert made[script][made[script].index(option) + 1] == str(batch / name)
 
 
-def test_other_data_have_a_report_of_their_own(calls, call, tmp_path):
+def test_other_data_have_a_report_of_their_own(calls, call, tmp_path, capsys):
     call()
-    before = (tmp_path / "results/quick/report.html").read_bytes()
+    capsys.readouterr()
+    before = (tmp_path / "runs/quick/report/report.html").read_bytes()
     call("--dataset", "FashionMNIST")
-    assert (tmp_path / "results/quick/report.html").read_bytes() == before
-    assert (tmp_path / "results/quick-FashionMNIST/report.html").exists()
+    assert "The times are for MNIST" in capsys.readouterr().out
+    assert (tmp_path / "runs/quick/report/report.html").read_bytes() == before
+    assert (tmp_path / "runs/quick/report-FashionMNIST/report.html").exists()
 
 
-def test_a_fuller_report_is_kept(calls, call, tmp_path, capsys):
-    call()
-    before = (tmp_path / "results/quick/report.html").read_bytes()
-    call("--out_dir", str(tmp_path / "other"), "--only", "VI")
-    assert (tmp_path / "results/quick/report.html").read_bytes() == before
-    assert "The report: " + str(tmp_path / "results/quick-partial") in capsys.readouterr().out
-    call("--out_dir", str(tmp_path / "other"))
-    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
-
-
-def test_a_report_of_a_damaged_run_is_replaced(calls, call, tmp_path, capsys):
-    call()
-    path = tmp_path / "results/quick/numbers.json"
-    numbers = json.loads(path.read_text())
-    numbers["runs"]["VI"] = None
-    path.write_text(json.dumps(numbers))
-    call()
-    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
-
-
-@pytest.mark.parametrize("content", ['{"runs": ', "[]", "{}"])
-def test_a_report_whose_numbers_are_damaged_gives_way_to_a_whole_one_only(
-    calls, call, tmp_path, capsys, content
-):
-    call()
-    (tmp_path / "results/quick/numbers.json").write_text(content)
-    before = (tmp_path / "results/quick/report.html").read_bytes()
-    shutil.rmtree(tmp_path / "runs/quick/eval_pruning-MNIST-quick")
-    call("--only", "report")
-    assert (tmp_path / "results/quick/report.html").read_bytes() == before
-    assert (tmp_path / "results/quick-partial/report.html").exists()
-    call()
-    assert capsys.readouterr().out.endswith(f"{tmp_path / 'results/quick/report.html'}\n")
+def test_papers_share_runs(calls, call, monkeypatch, tmp_path):
+    """A second paper is one more entry of PAPERS; what both need is run once."""
+    second = dataclasses.replace(
+        COMPACT, name="second", heading="Second", steps=(step_of("VI"),),
+        artefacts={"figure9": ("VI",)}, claims=(), sections=(), cautions=(),
+    )  # fmt: skip
+    monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, second))
+    call("--only", "VI", "ensemble")
+    assert scripts(calls) == ["MNIST_Ensemble", "MNIST_VI"]
+    assert "<h1>Second: " in (tmp_path / "runs/quick/report/report.html").read_text()
 
 
 def test_a_report_of_nothing_is_refused(calls, refused, tmp_path):
     assert "There are no runs to report in" in refused("--only", "report")
-    assert not (tmp_path / "results/quick/report.html").exists()
+    assert not (tmp_path / "runs/quick/report").exists()
 
 
 @pytest.fixture
@@ -281,9 +268,9 @@ def test_what_was_run_with_other_settings_is_run_anew_when_told(
         file.write("seed: 7\n")
     told = refused()
     assert "VI-MNIST-quick: seed was 0 and is 7" in told
-    assert "eval-MNIST-quick: VI has yet to be run to its end" in told
-    assert "eval_pruning-MNIST-quick: eval has yet to be run to its end" in told
-    assert re.search(r"make them anew: python reproduce.py --out_dir \S+ .* --overwrite\. ", told)
+    assert "eval-MNIST-quick: made from the old VI-MNIST-quick" in told
+    assert "eval_pruning-MNIST-quick: made from the old eval-MNIST-quick" in told
+    assert re.search(r"redo them: python reproduce.py --out_dir \S+ --overwrite\. ", told)
     assert calls.made == []
     call("--only", "report")  # which runs nothing
     call("--overwrite")
@@ -300,12 +287,13 @@ def test_what_was_made_of_other_runs_is_run_anew_when_told(calls, call, refused,
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"wandb_id": "of another start"}))
     assert "(eval-MNIST-quick: ensemble is another one now; eval_pruning" in refused()
     call("--only", "report")
-    told = "eval-MNIST-quick was made of other runs than those here: ensemble is another one now"
+    report = tmp_path / "runs/quick/report/report.html"
+    told = "eval-MNIST-quick was made from other runs than those beside it: ensemble is another one"
     assert told in capsys.readouterr().out
-    assert told in (tmp_path / "results/quick/report.html").read_text()
+    assert told in report.read_text()
     call("--overwrite")
     assert scripts(calls) == ["MNIST_eval", "MNIST_eval_pruning"]
-    assert told not in (tmp_path / "results/quick/report.html").read_text()
+    assert told not in report.read_text()
 
 
 def test_a_run_that_was_deleted_is_made_anew_with_what_was_made_of_it(
@@ -314,7 +302,7 @@ def test_a_run_that_was_deleted_is_made_anew_with_what_was_made_of_it(
     call()
     calls.made.clear()
     shutil.rmtree(tmp_path / "runs/quick/VI-MNIST-quick")
-    assert "eval-MNIST-quick: VI has yet to be run to its end; eval_pruning" in refused()
+    assert "eval-MNIST-quick: made from a deleted VI-MNIST-quick; eval_pruning" in refused()
     assert calls.made == []
     call("--overwrite")
     assert [made[:2] for made in calls.made] == [
@@ -330,11 +318,11 @@ def test_after_a_failure_the_same_command_makes_anew_what_is_left(calls, call, r
     calls.failing.add("MNIST_VI")
     told = refused("--overwrite")
     assert scripts(calls) == ["MNIST_VI"]
-    assert "MNIST_eval: left out, for it needs VI" in told
-    assert "MNIST_eval_pruning: left out, for it needs eval" in told  # which is of the old VI
+    assert "MNIST_eval: left out, because it needs VI" in told
+    assert "MNIST_eval_pruning: left out, because it needs eval" in told  # which is of the old VI
     calls.failing.clear()
     calls.made.clear()
-    assert "eval-MNIST-quick: VI has yet to be run to its end" in refused()
+    assert "eval-MNIST-quick: made from an unfinished VI-MNIST-quick" in refused()
     call("--overwrite")
     assert [made[:2] for made in calls.made] == [
         ["MNIST_VI", "--resume"], ["MNIST_eval", "--overwrite"],
@@ -344,11 +332,11 @@ def test_after_a_failure_the_same_command_makes_anew_what_is_left(calls, call, r
 
 def test_what_was_made_of_half_a_chain_is_made_anew_of_all(calls, call, refused, options):
     given = options()
-    results = reproduce.find_results(given)
+    results = reproduce.find_results(COMPACT, given)
     for kind in ("HMC", "ensemble", "VI", "eval"):
         arguments = reproduce.arguments_of(step_of(kind), results, given)
         calls.leave(step_of(kind), arguments, finished=kind != "HMC")
-    assert "(eval-MNIST-quick: HMC has yet to be run to its end)" in refused()
+    assert "(eval-MNIST-quick: made from an unfinished HMC-MNIST-quick)" in refused()
     call("--only", "HMC")  # the chain goes on, and nothing is said to be made of it
     assert "(eval-MNIST-quick: HMC has gone on since)" in refused()
     call("--overwrite", "--only", "table1")
@@ -397,12 +385,12 @@ def test_a_damaged_run_is_named(calls, call, refused, tmp_path):
     assert "VI-MNIST-quick has a damaged config.yaml" in refused()
 
 
-def test_every_step_has_a_config_for_every_preset():
+def test_every_step_has_its_configs():
+    assert reproduce.PRESETS == ("quick", "laptop", "paper")
     for step in reproduce.STEPS:
         assert (REPOSITORY / f"{step.script}.py").exists()
-        for preset in reproduce.PRESETS:
-            config = step.plans[preset].config
-            assert (REPOSITORY / "configs" / step.script / f"{config}.yaml").exists()
+        for plan in step.plans.values():
+            assert (REPOSITORY / "configs" / step.script / f"{plan.config}.yaml").exists()
 
 
 def test_the_paper_preset_has_the_papers_bands():
@@ -414,38 +402,12 @@ def test_the_paper_preset_has_the_papers_bands():
     assert read[1] == read[0] | {"num_runs": 5}
 
 
-def test_while_a_script_runs_the_time_left_is_told(calls, call, monkeypatch, capsys):
-    """By a clock that stands still but for the waits, of which each script needs 20 seconds."""
-    seconds = [0.0]
-
-    def wait(process, timeout):
-        if seconds[0] % 40 == 20:
-            seconds[0] += timeout
-            return process.code
-        seconds[0] += timeout
-        raise subprocess.TimeoutExpired("script", timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", wait)
-    monkeypatch.setattr(reproduce, "SECONDS_BETWEEN_LINES", 20)
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: seconds[0])
-    call("--only", "net_matching", "transpositions")
-    told = capsys.readouterr().err
-    assert told.splitlines() == [
-        "",
-        "[1 of 2] MNIST_net_matching: 20 s so far, longer than thought; the steps after it 12 s",
-        "",
-        # a minute instead of 6 s, so the other one will take ten times as long, too
-        "[2 of 2] MNIST_number_of_transpositions: 20 s so far, of about 2 min 0 s; to the end "
-        "1 min 40 s",
-    ]
-
-
 def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
     calls, call, monkeypatch, capsys
 ):
     answers = iter([KeyboardInterrupt, 1])
 
-    def wait(process, timeout):
+    def wait(process):
         answer = next(answers)
         if answer is KeyboardInterrupt:
             raise answer
@@ -459,8 +421,18 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
     assert "Go on with: python reproduce.py --out_dir" in capsys.readouterr().err
 
 
+def test_a_script_that_was_stopped_has_said_how_to_go_on(calls, call, monkeypatch, capsys):
+    monkeypatch.setattr(calls, "process", lambda command: reproduce.STOPPED_BY_USER)
+    with pytest.raises(SystemExit) as ended:
+        call()
+    assert ended.value.code == 130
+    assert "Go on with" not in capsys.readouterr().err
+    environment = calls.environments[-1]
+    assert environment["RESUME_COMMAND"].startswith("python reproduce.py --out_dir")
+
+
 def test_sigterm_is_handed_on_and_stops_after_the_script(calls, call, monkeypatch, capsys):
-    def wait(process, timeout):
+    def wait(process):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.1)
         return process.code
@@ -479,7 +451,7 @@ def test_sigterm_is_handed_on_and_stops_after_the_script(calls, call, monkeypatc
 @pytest.fixture
 def toy_copy(tmp_path):
     """The repository's code, in a place of its own, with a toy of a quick preset for VI."""
-    for part in ("utils", "configs"):
+    for part in ("utils", "papers", "configs"):
         shutil.copytree(REPOSITORY / part, tmp_path / part, ignore=lambda *_: ["__pycache__"])
     for script in REPOSITORY.glob("*.py"):
         shutil.copy(script, tmp_path)
@@ -495,7 +467,7 @@ def test_a_real_run_its_repetition_and_their_report(toy_copy, data_dir):
         command += ["--data_dir", str(data_dir)]
         done = subprocess.run(command, cwd=toy_copy, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("The report: results/quick/report.html\n")
+        assert done.stdout.endswith("The report: runs/quick/report/report.html\n")
         return done.stdout
 
     assert "Saved in runs/quick/VI-MNIST-quick" in reproduce_VI()
@@ -505,9 +477,9 @@ def test_a_real_run_its_repetition_and_their_report(toy_copy, data_dir):
     assert "[1 of 1] MNIST_VI: finished before" in again
     assert "Saved in" not in again
     assert (left / "meta.json").read_bytes() == written
-    page = (toy_copy / "results" / "quick" / "report.html").read_text()
-    assert "num_train: 300" in page
-    numbers = json.loads((toy_copy / "results" / "quick" / "numbers.json").read_text())
+    report = left.parent / "report"
+    assert "num_train: 300" in (report / "report.html").read_text()
+    numbers = json.loads((report / "numbers.json").read_text())
     assert numbers["runs"].keys() == {"VI"}
     summary = json.loads((left / "summary.json").read_text())
     assert numbers["runs"]["VI"]["summary"] == summary

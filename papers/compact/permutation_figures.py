@@ -1,9 +1,10 @@
-"""Figures of permutations: barriers, NoT and what rebasin recovers, from result files alone."""
+"""Figures of loss barriers and of numbers of transpositions, each with its title and caption."""
 
 import json
 from pathlib import Path
 
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels, styled
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, WHOLE_NUMBERS, panels, styled
+from utils.report.paper import figure
 from utils.symmetry.paths import barrier
 from utils.symmetry.permutation import expected_transpositions
 
@@ -14,7 +15,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-# ---- loss barriers between two networks: training_dynamics.npz
+# ---- Figure 2, Figure 3 right: training_dynamics.npz
 
 ALIGNMENT_STYLES = (
     {"color": ORANGE, "linestyle": "-", "marker": "o"},
@@ -22,30 +23,39 @@ ALIGNMENT_STYLES = (
     {"color": GREEN, "linestyle": "--", "marker": "^"},
 )
 FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
-SMALLEST_LOSS = 1e-6  # [nats] on a log scale: a few images learnt by heart leave a loss of 0
+SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images can have a loss of 0
 
 
+@figure(
+    "net_matching",
+    "loss_along_line",
+    "training_dynamics.npz",
+    title="Figure 2: the loss between two networks over training",
+    caption="Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
+    "network as it is (left), and rebased to the first by activation and by weight. White lines "
+    "join points of equal loss. A ridge in the middle is a loss barrier.",
+)
 @styled
 def loss_along_line(source: Path) -> Figure:
-    """The paper's Figure 2: train and test loss over epoch and λ, before and after each rebasin."""
+    """Draw the paper's Figure 2: loss over epoch and λ, as is and after each rebasin."""
     results = np.load(source)
-    figure, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
+    drawn, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
     for row, part in zip(axes, ("train", "test"), strict=True):
         losses = np.maximum(results[f"{part}_loss"], SMALLEST_LOSS)  # [epoch, alignment, λ]
-        # Colours are for what comes after the first epoch: the untrained all have the last one.
+        # Untrained networks would take most colours, so they share the last one.
         scale = LogNorm(losses.min(), losses[1:].max())
         for k, axis in enumerate(row):
             image, lines = _surface(axis, results, losses[:, k], scale)
             height = _largest_barrier(losses[-1, k], results["fractions"])
             title = f"{part} loss, {_second_network(results, k)}"
             axis.set_title(f"{title}\nlargest barrier, trained: {height:.3f} nats")
-        bar = figure.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
+        bar = drawn.colorbar(image, ax=row, label=f"{part} loss [nats], log scale", extend="max")
         bar.add_lines(lines)
         decades = np.log10(scale.vmax / scale.vmin)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
         bar.ax.yaxis.set_major_formatter("{x:g}")
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    return figure
+    return drawn
 
 
 def _second_network(results, alignment: int) -> str:
@@ -54,23 +64,33 @@ def _second_network(results, alignment: int) -> str:
 
 
 def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
-    """Loss [epoch, λ] as colours, and lines of equal loss that show its height."""
-    where = results["fractions"], results["epochs"], losses
-    image = axis.pcolormesh(*where, norm=scale, cmap="viridis", shading="nearest", rasterized=True)
+    """Draw the loss [epoch, λ] as colours with contour lines."""
+    surface = results["fractions"], results["epochs"], losses
+    image = axis.pcolormesh(
+        *surface, norm=scale, cmap="viridis", shading="nearest", rasterized=True
+    )
     levels = np.geomspace(scale.vmin, scale.vmax, 12)[1:-1]
-    lines = axis.contour(*where, levels=levels, colors="white", linewidths=0.7)
+    lines = axis.contour(*surface, levels=levels, colors="white", linewidths=0.7)
     axis.grid(False)
     axis.set(xlabel=FRACTION_LABEL, ylabel="epoch")
     axis.yaxis.set_major_locator(WHOLE_NUMBERS())
     return image, lines
 
 
+@figure(
+    "net_matching",
+    "barriers",
+    "training_dynamics.npz",
+    title="The barrier that each way of rebasin leaves",
+    caption="Test loss and error barriers over training (the largest over λ; error in percentage "
+    "points), and NoT of the rebasin compared with a random permutation.",
+)
 @styled
 def barriers(source: Path) -> Figure:
-    """What each alignment of W₁ leaves of the largest barrier over λ, in training, and its NoT."""
+    """Draw the largest barrier over λ that each alignment of W₁ leaves, and its NoT, by epoch."""
     results = np.load(source)
     epochs, names = results["epochs"], [_second_network(results, k) for k in range(3)]
-    figure, (axes,) = panels(1, 3, height=3.6)
+    drawn, (axes,) = panels(1, 3, height=3.6)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
         (axes[1], "error", 100, "points"),
@@ -81,8 +101,8 @@ def barriers(source: Path) -> Figure:
         axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
     for k, style in enumerate(ALIGNMENT_STYLES[1:]):
-        found = results["alignment_transpositions"][:, k].sum(-1)
-        axes[2].plot(epochs, found, label=names[k + 1], markersize=3, markevery=5, **style)
+        counts = results["alignment_transpositions"][:, k].sum(-1)
+        axes[2].plot(epochs, counts, label=names[k + 1], markersize=3, markevery=5, **style)
     _baselines(axes[2], results["hidden_sizes"])
     most = results["hidden_sizes"].sum()
     axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
@@ -90,42 +110,49 @@ def barriers(source: Path) -> Figure:
     for axis in axes:
         axis.xaxis.set_major_locator(WHOLE_NUMBERS())
     baselines = axes[2].lines[-2:]
-    figure.legend(handles=[*axes[0].lines[:3], *baselines], loc="outside lower center", ncols=5)
-    return figure
+    drawn.legend(handles=[*axes[0].lines[:3], *baselines], loc="outside lower center", ncols=5)
+    return drawn
 
 
 def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
-    """Most that `values` [..., λ] have over the line between their ends."""
+    """Return how far `values` [..., λ] rise above the line between their ends, at most."""
     return barrier(torch.from_numpy(values), fractions.tolist()).amax(-1).numpy()
 
 
+@figure(
+    "net_matching",
+    "along_line",
+    "training_dynamics.npz",
+    title="Figure 3, right: on the line between two networks",
+    caption="Weight distance and NoT of W_λ against W₀, before the first and after the last epoch.",
+)
 @styled
 def along_line(source: Path) -> Figure:
-    """The paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
+    """Draw the paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
     results = np.load(source)
     fractions, rebased = results["fractions"], int(results["rebased"])
     styles = ALIGNMENT_STYLES[0], ALIGNMENT_STYLES[rebased]
     names = [_second_network(results, k) for k in (0, rebased)]
-    figure, (axes,) = panels(1, 2, width=3.8, height=3.2)
+    drawn, (axes,) = panels(1, 2, width=3.8, height=3.2)
     for checkpoint, when, fill in ((0, "untrained", "white"), (-1, "trained", None)):
         for k, (name, style) in enumerate(zip(names, styles, strict=True)):
             look = style | {"markerfacecolor": fill or style["color"], "markersize": 4}
             look["linestyle"] = ":" if fill else "-"
             distance = results["distance"][checkpoint, (0, rebased)[k], :, -1]
-            found = results["transpositions"][checkpoint, k].sum(-1)
+            counts = results["transpositions"][checkpoint, k].sum(-1)
             axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
-            axes[1].plot(fractions, found, **look)
+            axes[1].plot(fractions, counts, **look)
     _baselines(axes[1], results["hidden_sizes"])
     axes[0].set(
         xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
     )
     axes[1].set(xlabel=FRACTION_LABEL, ylabel="NoT of $W_\\lambda$ against $W_0$")
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
+    drawn.legend(loc="outside lower center", ncols=3)
+    return drawn
 
 
 def _baselines(axis: Axes, hidden_sizes) -> None:
-    """NoT of uniformly random permutations, on average, and of the identity."""
+    """Draw NoT of the identity, and of uniformly random permutations on average."""
     expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
     formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
     axis.axhline(
@@ -135,7 +162,7 @@ def _baselines(axis: Axes, hidden_sizes) -> None:
     axis.axhline(0, color=GREY, linewidth=0.8, zorder=1, label="identity: 0")
 
 
-# ---- number of transpositions before and after training: transpositions.jsonl
+# ---- Figure 3, left: transpositions.jsonl
 
 STAGE_STYLES = {
     "initial": {"color": GREY, "linestyle": ":", "marker": "x"},
@@ -149,15 +176,23 @@ STAGE_NAMES = {
 }
 
 
+@figure(
+    "transpositions",
+    "transpositions",
+    "transpositions.jsonl",
+    title="Figure 3, left: networks that start as permuted copies of each other",
+    caption="NoT found by rebasin, weight distance and loss barrier at λ = ½ after training, each "
+    "against the NoT planted at initialisation.",
+)
 @styled
 def transpositions(source: Path) -> Figure:
-    """The paper's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
+    """Draw the paper's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
 
-    Points are pairs, on average over runs; lines go through the means of those of one NoT. With
-    several runs, bands are one standard deviation of these to either side.
+    Points are pairs, averaged over runs; lines join the means at each NoT. With several runs,
+    bands are one standard deviation over runs to either side.
     """
     records = [json.loads(line) for line in Path(source).read_text().splitlines()]
-    figure, (axes,) = panels(1, 3, height=3.7)
+    drawn, (axes,) = panels(1, 3, height=3.7)
     _stage_lines(axes[0], records, lambda record: sum(record["found"]))
     _stage_lines(axes[1], records, lambda record: record["distance"]["total"])
     _stage_lines(axes[2], records, lambda record: record["test_loss_barrier"])
@@ -167,7 +202,7 @@ def transpositions(source: Path) -> Figure:
     most = max(sum(record["planted"]) for record in records)
     axes[0].plot(
         [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
-    )  # before the points, which often lie exactly upon it
+    )  # drawn first: the points often lie exactly on it
     _baselines(axes[0], records[0]["hidden_sizes"])
     labels = (
         "NoT found by rebasin",
@@ -177,9 +212,9 @@ def transpositions(source: Path) -> Figure:
     for axis, label in zip(axes, labels, strict=True):
         axis.set(xlabel="NoT at initialisation", ylabel=label)
         axis.xaxis.set_major_locator(WHOLE_NUMBERS())
-    known = [line for line in axes[0].lines if line.get_label()[0] != "_"]  # those with a name
-    figure.legend(handles=[*known, train_loss], loc="outside lower center", ncols=3)
-    return figure
+    named = [line for line in axes[0].lines if line.get_label()[0] != "_"]
+    drawn.legend(handles=[*named, train_loss], loc="outside lower center", ncols=3)
+    return drawn
 
 
 def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
@@ -195,54 +230,30 @@ def _stage_lines(axis: Axes, records: list[dict], measure) -> None:
 
 
 def _pairs(records: list[dict], stage: str, measure) -> tuple[list, list]:
-    """Each pair's planted NoT, and the mean over runs of what `measure` gives."""
+    """Return each pair's planted NoT and the mean over runs of `measure`."""
     values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["pair"]))
-    return [planted for planted, _ in values], [np.mean(found) for found in values.values()]
+    return [planted for planted, _ in values], [np.mean(group) for group in values.values()]
 
 
 def _by_planted(
     records: list[dict], stage: str, measure
 ) -> tuple[list, np.ndarray, np.ndarray | None]:
-    """The values of planted NoT, and mean and standard deviation over runs of what `measure` gives.
+    """Return the planted NoTs, and mean and standard deviation over runs of `measure` at each.
 
-    Pairs of small networks can have the same planted NoT: those of a run count by their mean. One
-    run has no standard deviation.
+    Pairs of a run with the same planted NoT, as small networks have, count by their mean. A
+    single run has no standard deviation.
     """
     values = _grouped(records, stage, measure, lambda r: (sum(r["planted"]), r["run"]))
     planted = sorted({planted for planted, _ in values})
-    table = np.array([np.mean(found) for found in values.values()]).reshape(len(planted), -1)
-    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None  # of [planted, run]
+    table = np.array([np.mean(group) for group in values.values()]).reshape(len(planted), -1)
+    deviation = table.std(1, ddof=1) if table.shape[1] > 1 else None  # table: [planted, run]
     return planted, table.mean(1), deviation
 
 
 def _grouped(records: list[dict], stage: str, measure, key) -> dict[tuple, list]:
-    """What `measure` gives of a stage's records, gathered by `key` and in its order."""
+    """Return `measure` of a stage's records, grouped by `key` and sorted by it."""
     values = {}
     for record in records:
         if record["stage"] == stage:
             values.setdefault(key(record), []).append(measure(record))
     return dict(sorted(values.items()))
-
-
-# ---- how much noise rebasin stands: benchmarks/recovery.json
-
-
-@styled
-def recovery(source: Path) -> Figure:
-    """Share of units put back to their places, against noise on the weights, by each method."""
-    results = json.loads(Path(source).read_text())
-    figure, (axes,) = panels(1, len(results["recovered"]), height=3)
-    looks = {"activation": ALIGNMENT_STYLES[1], "weight": ALIGNMENT_STYLES[2]}
-    looks["cosine"] = {"color": PURPLE, "linestyle": ":", "marker": "v"}
-    for axis, (network, curves) in zip(axes, results["recovered"].items(), strict=True):
-        for method, shares in curves.items():
-            percent = 100 * np.array(shares)
-            axis.plot(
-                results["noise"], percent, label=f"by {method}", markersize=3, **looks[method]
-            )
-        axis.set_xscale("symlog", linthresh=0.1)
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.set(xlabel="noise on the weights [their own σ]", ylabel="units recovered [%]")
-        axis.set_title(network)
-    axes[0].legend()
-    return figure

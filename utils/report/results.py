@@ -1,4 +1,4 @@
-"""What the runs of a batch came to, read back from their directories for the report."""
+"""What the runs of a batch have left, read back from their directories."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -6,19 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.runs.errors import UserError
-from utils.runs.files import read_mapping
+from utils.runs.files import UNREADABLE, read_mapping
 from utils.runs.lookup import identify, other_inputs
 
 import yaml
 
+# What reading results raises if they are incomplete or in the format of another version.
+DAMAGED = (*UNREADABLE, AttributeError, IndexError)
+
 
 class Missing(UserError):
-    """A result that no run has left yet, or not whole; its text says which run."""
+    """A result that no run has left; the text names the run."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run's directory, finished or not."""
+    """A run's directory, whether the run is finished, begun or neither."""
 
     kind: str
     directory: Path
@@ -33,19 +36,20 @@ class RunResult:
 
     @property
     def seconds(self) -> float:
-        """Spent in it so far."""
+        """Seconds spent so far."""
         return self._meta.get("seconds", 0.0)
 
     @property
     def inputs(self) -> dict[str, dict]:
-        """The runs that it is made of, as `identify` tells them, by kind."""
+        """The runs that this one was made from, by kind, as `identify` describes them."""
         return self._meta.get("inputs", {})
 
     @property
     def _meta(self) -> dict:
-        return read_mapping(self.directory / "meta.json", json.loads)
+        return read_mapping(self.directory / "meta.json")
 
     def path(self, name: str) -> Path:
+        """Return the path of a file, which must exist."""
         path = self.directory / name
         if path.exists():
             return path
@@ -58,7 +62,7 @@ class RunResult:
         return self._parsed(name, json.loads)
 
     def records(self, name: str) -> list[dict]:
-        """Without a last one that a running script, or one that was killed, has half written."""
+        """Return the records of a JSON-lines file, without a last line that is half written."""
 
         def parse(text: str) -> list[dict]:
             return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
@@ -78,7 +82,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All runs of a batch, by kind, whether they were begun or not."""
+    """A paper's runs in one preset, by kind, whether they were begun or not."""
 
     preset: str
     dataset: str
@@ -87,53 +91,53 @@ class Results:
     def begun(self) -> list[RunResult]:
         return [run for run in self.runs.values() if run.begun]
 
-    def other_inputs(self, kind: str, needs: Iterable[str] = ()) -> dict[str, str]:
-        """Why a run is not of the runs that there are now, by their kinds; {} if it is.
+    def json(self, kind: str, name: str) -> dict:
+        """Return the content of a run's JSON file."""
+        return self.runs[kind].json(name)
 
-        Of those in `needs` it has to be, of others only if it says so.
+    def other_inputs(self, kind: str, needs: Iterable[str] = ()) -> dict[str, str]:
+        """Say by kind why a run was not made from the runs that exist now; {} if it was.
+
+        The run must be made from the kinds in `needs`; others count only if it recorded them.
         """
         recorded = self.runs[kind].inputs
-        asked = [run for run in self.begun() if run.kind in {*recorded, *needs}]
-        return other_inputs(recorded, {run.kind: identify(run.directory) for run in asked})
+        compared = [run for run in self.begun() if run.kind in {*recorded, *needs}]
+        return other_inputs(recorded, {run.kind: identify(run.directory) for run in compared})
 
     def outdated(self, kind: str) -> str:
-        """A sentence to be read with a run that was made of others than those beside it, or ''."""
+        """Return a sentence if a run was made from other runs than those beside it, else ""."""
         try:
-            told = self.other_inputs(kind)
-        except UserError:  # of a damaged one, which is told where it is shown
+            reasons = self.other_inputs(kind)
+        except UserError:  # of a damaged run, which is reported where its results are shown
             return ""
-        if not told:
+        if not reasons:
             return ""
-        name, why = self.runs[kind].directory.name, ", ".join(told.values())
         return (
-            f"{name} was made of other runs than those here: {why}. "
-            "reproduce.py with --overwrite makes it anew."
+            f"{self.runs[kind].directory.name} was made from other runs than those beside it: "
+            f"{', '.join(reasons.values())}. Redo it with reproduce.py --overwrite."
         )
-
-    def summary(self, kind: str) -> dict:
-        return self.runs[kind].json("summary.json")
-
-    @property
-    def table(self) -> dict:
-        """Table 1: {column: {row: value}}"""
-        return self.runs["eval"].json("table1.json")
-
-    @property
-    def errors(self) -> dict:
-        """Standard errors of Table 1."""
-        return self.runs["eval"].json("table1_errors.json")
-
-    @property
-    def diagnostics(self) -> dict:
-        """Of the evaluation; the chain's own are in its run."""
-        return self.runs["eval"].json("diagnostics.json")
-
-    @property
-    def pruning(self) -> dict:
-        return self.runs["eval_pruning"].json("pruning.json")
 
 
 def open_results(batch: Path, preset: str, dataset: str, names: dict[str, str]) -> Results:
-    """The runs of a batch, whose directories have these names by kind."""
+    """Return the runs of a batch, given the names of their directories by kind."""
     runs = {kind: RunResult(kind, batch / name) for kind, name in names.items()}
     return Results(preset, dataset, runs)
+
+
+def why_not(error: Exception, *runs: RunResult) -> str:
+    """Say in a sentence why nothing can be shown of these runs."""
+    if isinstance(error, Missing):
+        return f"{error}."
+    names = ", ".join(run.directory.name for run in runs)
+    return (
+        f"{f'One of {names}' if len(runs) > 1 else names} was left by another version or is "
+        "damaged: move it away and run it again."
+    )
+
+
+def or_none(read: Callable):
+    """Return what `read` returns, or None if the results are missing or damaged."""
+    try:
+        return read()
+    except (Missing, *DAMAGED):
+        return None

@@ -18,6 +18,7 @@ import torch
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("not enough memory", "can't allocate memory")  # torch's words, in a RuntimeError
+RESUME_COMMAND = "RESUME_COMMAND"  # a caller's environment variable: the command that goes on
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
     errno.ENAMETOOLONG,
@@ -88,7 +89,9 @@ def explain(error: Exception, again: str) -> str:
 
 
 def resume_command() -> str:
-    """Return this command with --resume."""
+    """Return this command with --resume, or the command that a caller has named instead."""
+    if RESUME_COMMAND in os.environ:
+        return os.environ[RESUME_COMMAND]
     arguments = [a for a in sys.argv if a not in ("--overwrite", "--resume")]
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     launcher = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]

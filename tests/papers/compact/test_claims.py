@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from papers.compact import claims
-from papers.compact.claims import FAILS, HOLDS, PARTLY, UNKNOWN, judge_all
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNKNOWN, Claim, judge
 from utils.report.results import Missing, Results, open_results
 
 import numpy as np
@@ -28,62 +28,55 @@ def write_table(batch: Path, error: float, columns: dict) -> None:
     write(batch, "eval", "table1_errors.json", errors)
 
 
-def judge_table(batch: Path, judge, error: float = 0.01, **columns: dict) -> str:
-    """The mark of a claim about these columns of Table 1, all with the same error."""
+def judge_table(batch: Path, claim: Claim, error: float = 0.01, **columns: dict) -> str:
+    """Return the mark of a claim about these columns of Table 1, all with the same error."""
     write_table(batch, error, columns)
-    return judge(results_of(batch))[0]
+    return claim.judge(results_of(batch)).mark
 
 
 TABLE = {
     "hmc_sample": {"agreement": 1.0, "sample_accuracy": 0.983},
-    "hmc_direct": {"agreement": 0.12, "sample_accuracy": 0.11},
-    "hmc_rebased": {"agreement": 0.82, "sample_accuracy": 0.81, "mean_accuracy": 0.92},
+    "hmc_direct": {"agreement": 0.12, "total_variation": 0.86, "sample_accuracy": 0.11},
+    "hmc_rebased": {
+        "agreement": 0.82, "total_variation": 0.65, "sample_accuracy": 0.81, "mean_accuracy": 0.92,
+    },
     "ensemble_sample": {"agreement": 0.99, "sample_accuracy": 0.986},
     "ensemble_direct": {"sample_accuracy": 0.52},
     "ensemble_rebased": {"sample_accuracy": 0.97},
     "vi": {"agreement": 0.98, "sample_accuracy": 0.98},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("judge", "evidence", "paper"),
+    ("claim", "ours", "paper"),
     [
-        (
-            claims.rebasin_gives_meaning,
-            "networks agree with the samples' prediction on 0.820 ± 0.010 of the test images after "
-            "rebasin, on 0.120 ± 0.010 before it",
-            " (paper: 0.825, 0.121).",
-        ),
-        (
-            claims.rebased_is_not_the_posterior,
-            "samples 98.30 ± 1.00 %, draws of q_r 81.00 ± 1.00 %",
-            " (paper: 98.43, 82.34 %). The one network at μ_r: 92.00 ± 1.00 % (paper: 92.25 %).",
-        ),
-        (
-            claims.ensemble_survives,
-            "ensemble 98.60 ± 1.00 %, its q_r 97.00 ± 1.00 %, its q_d 52.00 ± 1.00 %",
-            " (paper: 98.66, 97.72, 52.25 %).",
-        ),
-        (
-            claims.methods_predict_alike,
-            "HMC's prediction is shared by the ensemble on 0.9900 ± 0.0100 and VI on 0.9800 ± "
-            "0.0100 of the test images",
-            " (paper: 0.993, 0.989).",
-        ),
-        (
-            claims.accuracies_match,
-            "98.30 ± 1.00 % (98.43), 98.60 ± 1.00 % (98.66), 98.00 ± 1.00 % (98.11)",
-            ".",
-        ),
+        (claims.rebasin_gives_meaning, ["0.820 ± 0.010", "0.120 ± 0.010", "0.650", "0.860"],
+         ["0.825, 0.121", "0.657, 0.864"]),
+        (claims.rebased_is_not_the_posterior,
+         ["samples 98.30 ± 1.00 %", "draws of q_r 81.00 ± 1.00 %", "μ_r: 92.00 ± 1.00 %"],
+         ["98.43, 82.34 %", "92.25 %"]),
+        (claims.ensemble_survives,
+         ["ensemble 98.60 ± 1.00 %", "its q_r 97.00 ± 1.00 %", "its q_d 52.00 ± 1.00 %"],
+         ["98.66, 97.72, 52.25 %"]),
+        (claims.methods_predict_alike, ["0.9900 ± 0.0100", "VI on 0.9800 ± 0.0100"],
+         ["0.993, 0.989"]),
     ],
-)
-def test_the_evidence_is_what_the_table_says(tmp_path, judge, evidence, paper):
+)  # fmt: skip
+def test_the_evidence_is_what_the_table_says(tmp_path, claim, ours, paper):
+    """On MNIST with the paper's values in brackets, on other data without."""
     write_table(tmp_path, 0.01, TABLE)
-    assert judge(results_of(tmp_path))[1].endswith(evidence + paper)
-    if judge is not claims.accuracies_match:  # which has nothing to say of other data
-        names = {kind: kind for kind in KINDS}
-        other = open_results(tmp_path, "laptop", "FashionMNIST", names)
-        assert "paper" not in judge(other)[1]
+    evidence = claim.judge(results_of(tmp_path)).evidence
+    for text in (*ours, *(f"(paper: {values})." for values in paper)):
+        assert text in evidence
+    other = open_results(tmp_path, "laptop", "FashionMNIST", {kind: kind for kind in KINDS})
+    assert "paper" not in claim.judge(other).evidence
+
+
+def test_accuracies_are_shown_beside_the_papers(tmp_path):
+    write_table(tmp_path, 0.01, TABLE)
+    assert claims.accuracies_match.judge(results_of(tmp_path)).evidence.endswith(
+        "98.30 ± 1.00 % (98.43), 98.60 ± 1.00 % (98.66), 98.00 ± 1.00 % (98.11)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,9 +90,10 @@ def test_the_evidence_is_what_the_table_says(tmp_path, judge, evidence, paper):
     ],
 )
 def test_rebasin_gives_meaning(tmp_path, after, before, error, mark):
-    cells = {"hmc_rebased": {"agreement": after}, "hmc_direct": {"agreement": before}}
+    agreements = {"hmc_rebased": after, "hmc_direct": before}
+    cells = {name: TABLE[name] | {"agreement": value} for name, value in agreements.items()}
     assert judge_table(tmp_path, claims.rebasin_gives_meaning, error, **cells) == mark
-    in_short = claims.rebasin_gives_meaning(results_of(tmp_path))[2]
+    in_short = judge(claims.rebasin_gives_meaning, results_of(tmp_path)).in_short
     assert f"on {100 * after:.0f} % of the test images" in in_short
     assert f"from q_d on {100 * before:.0f} %" in in_short
 
@@ -153,8 +147,8 @@ def test_accuracies_match(tmp_path, accuracies, mark):
     pairs = zip(names, accuracies, strict=True)
     cells = {name: {"sample_accuracy": accuracy} for name, accuracy in pairs}
     assert judge_table(tmp_path, claims.accuracies_match, **cells) == mark
-    with pytest.raises(Missing, match="of a larger network"):
-        claims.accuracies_match(results_of(tmp_path, "quick"))
+    with pytest.raises(Missing, match="larger network"):
+        claims.accuracies_match.judge(results_of(tmp_path, "quick"))
 
 
 def dynamics(batch: Path, **arrays) -> Results:
@@ -175,7 +169,8 @@ def dynamics(batch: Path, **arrays) -> Results:
 )
 def test_transpositions_are_monotone(tmp_path, lines, mark):
     found = np.array(lines)[:, None, :, None].repeat(2, 1)
-    assert claims.transpositions_are_monotone(dynamics(tmp_path, transpositions=found))[0] == mark
+    results = dynamics(tmp_path, transpositions=found)
+    assert claims.transpositions_are_monotone.judge(results).mark == mark
 
 
 @pytest.mark.parametrize(("left", "mark"), [(0.02, HOLDS), (0.1, PARTLY), (0.3, FAILS)])
@@ -184,11 +179,11 @@ def test_barrier_vanishes(tmp_path, left, mark):
     heights = np.array([[0.3, left, 0.4], [0.4, 0.01, 0.4]])  # [epoch, alignment]
     losses = 0.1 + heights[..., None] * [0, 1, 0]
     results = dynamics(tmp_path, test_loss=losses, fractions=[0, 0.5, 1], rebased=1)
-    found, evidence, in_short = claims.barrier_vanishes(results)
-    assert found == mark
-    assert in_short == f"at its highest 0.400 nats without rebasin, {left:.3f} with it"
-    assert "last epoch: 0.400 nats as is, 0.010 after rebasin" in evidence
-    assert f"the largest at any epoch: 0.400 and {left:.3f}" in evidence
+    finding = claims.barrier_vanishes.judge(results)
+    assert finding.mark == mark
+    assert finding.numbers == f"at most 0.400 nats without rebasin, {left:.3f} with it"
+    assert "last epoch: 0.400 nats without rebasin, 0.010 with it" in finding.evidence
+    assert f"the largest at any epoch: 0.400 and {left:.3f}" in finding.evidence
 
 
 def write_correlations(batch: Path, found: dict) -> None:
@@ -206,37 +201,37 @@ def test_weights_compare(tmp_path, mean, std, mark):
     frames = {"before": {"mean": 0.2, "std": 0.0}, "after": {"mean": mean, "std": std}}
     found = {frame: {"hmc and vi": numbers} for frame, numbers in frames.items()}
     write_correlations(tmp_path, found)
-    mark_found, evidence, in_short = claims.weights_compare(results_of(tmp_path))
-    assert mark_found == mark
-    assert f"rises by {mean - 0.25:+.2f} beyond".replace("-", "−") in in_short
-    assert f"σ is {std:+.2f} then" in in_short
+    finding = claims.weights_compare.judge(results_of(tmp_path))
+    assert finding.mark == mark
+    assert f"at least {mean - 0.25:+.2f} beyond".replace("-", "−") in finding.numbers
+    assert f"lowest correlation of σ is {std:+.2f}" in finding.numbers
     assert (
-        f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (μ of networks from the prior "
-        "+0.05)." in evidence
+        f"HMC and VI: μ +0.20 → {mean:+.2f}, σ +0.00 → {std:+.2f} (prior networks: μ +0.05)."
+        in finding.evidence
     )
-    assert "where 153 networks from the prior, as many as HMC's samples are worth" in evidence
+    assert "with 153 networks from the prior" in finding.evidence
 
 
 @pytest.mark.parametrize(("chain", "apart", "mark"), [
     (300, 505, HOLDS), (505, 300, HOLDS), (490, 505, PARTLY), (505, 506, FAILS),
 ])  # fmt: skip
-def test_transpositions_tell(tmp_path, chain, apart, mark):
+def test_transpositions_inform(tmp_path, chain, apart, mark):
     along = [0, 9, chain, chain, *[100] * 4]  # another chain says nothing of this one
     transpositions = {"along_chain": along, "random": 505.2}
     diagnostics = {"num_chains": 2, "transpositions": transpositions}
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
     found = np.array([[[10]], [[apart]]])  # [epoch, alignment, layer]: as is, before and after
     results = dynamics(tmp_path, alignment_transpositions=found)
-    assert claims.transpositions_tell(results)[0] == mark
+    assert claims.transpositions_inform.judge(results).mark == mark
 
 
-def test_transpositions_tell_nothing_where_chance_has_as_many(tmp_path):
+def test_transpositions_within_chance_carry_no_information(tmp_path):
     """Of 64 units 57 to 64 are within 3 standard deviations: 3 % below is chance."""
     transpositions = {"along_chain": [0, 59, 59, 59], "random": 59.3}
     diagnostics = {"num_chains": 1, "transpositions": transpositions}
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
     apart = {"alignment_transpositions": np.array([[[57]]]), "hidden_sizes": [64]}
-    assert claims.transpositions_tell(dynamics(tmp_path, **apart))[0] == FAILS
+    assert claims.transpositions_inform.judge(dynamics(tmp_path, **apart)).mark == FAILS
 
 
 @pytest.mark.parametrize(
@@ -257,54 +252,68 @@ def test_hmc_std_prunes(tmp_path, reached, accurate, mark):
     curves["all"]["ensemble mean, random of ensemble"] |= chance
     pruning = {"curves": curves, "kept_percent": [100, 50, 1]}
     write(tmp_path, "eval_pruning", "pruning.json", pruning)
-    found, evidence, in_short = claims.hmc_std_prunes(results_of(tmp_path))
-    assert found == mark
-    assert f"{100 * reached:.0f} % of the weights can go by it, 50 % by chance" in in_short
-    assert f"by HMC's σ {100 * reached:.0f} % (0 %), chance 50 % (0 %), its own σ 10 %" in evidence
+    finding = claims.hmc_std_prunes.judge(results_of(tmp_path))
+    assert finding.mark == mark
+    assert f"remove {100 * reached:.0f} % of the weights, random orders 50 %" in finding.numbers
+    shares = f"HMC's σ {100 * reached:.0f} % (0 %), chance 50 % (0 %), its own σ 10 % (0 %)"
+    assert shares in finding.evidence
     if mark == PARTLY:
-        assert "with 50 % of the weights kept: 57.0 % accurate, chance 50.0 ± 2.0 %" in evidence
+        best = "with 50 % of the weights kept: 57.0 % accurate, chance 50.0 ± 2.0 %"
+        assert best in finding.evidence
 
 
-def test_what_is_not_finite_is_not_measured(tmp_path):
+def test_values_that_are_not_finite_are_not_judged(tmp_path):
     cells = {"hmc_rebased": {"agreement": 0.8}, "hmc_direct": {"agreement": None}}
     write(tmp_path, "eval", "table1.json", cells)
     write(tmp_path, "eval", "table1_errors.json", cells)
     found = {frame: {"hmc and vi": {"mean": 0.1, "std": None}} for frame in ("before", "after")}
     write_correlations(tmp_path, found)
-    for judge in (claims.rebasin_gives_meaning, claims.weights_compare):
+    for claim in (claims.rebasin_gives_meaning, claims.weights_compare):
         with pytest.raises(Missing):
-            judge(results_of(tmp_path))
+            claim.judge(results_of(tmp_path))
 
 
-def test_what_no_run_has_left_is_not_measured(tmp_path):
-    verdicts = judge_all(results_of(tmp_path))
+def test_claims_without_runs_are_not_measured(tmp_path):
+    verdicts = [judge(claim, results_of(tmp_path)) for claim in claims.CLAIMS]
     assert {verdict.mark for verdict in verdicts} == {UNKNOWN}
-    assert len(verdicts) == len(claims.CLAIMS)
+    assert not any(verdict.in_short for verdict in verdicts)
 
 
-def test_what_is_damaged_is_not_measured_and_its_run_is_named(tmp_path):
-    """By what is missing in it, is of another form, or cut short; the others are judged."""
-    write_table(tmp_path, 0.01, {**TABLE, "hmc_rebased": {"agreement": 0.82}})
+def test_damaged_results_are_not_measured_and_their_runs_are_named(tmp_path):
+    """Files that lack something, have another form, or are cut off; other claims are judged."""
+    write_table(tmp_path, 0.01, {**TABLE, "hmc_rebased": {"agreement": 0.8, "total_variation": 0}})
     write(tmp_path, "eval", "diagnostics.json", {"correlations": {"after": []}})
     write(tmp_path, "transpositions", "summary.json", {"trained": None})
     write(tmp_path, "eval_pruning", "pruning.json", [])
     dynamics(tmp_path, transpositions=np.zeros((3, 2, 5, 1)))
     path = tmp_path / "net_matching" / "training_dynamics.npz"
     path.write_bytes(path.read_bytes()[:-100])
-    verdicts = {verdict.claim.judge: verdict for verdict in judge_all(results_of(tmp_path))}
-    assert verdicts[claims.rebasin_gives_meaning].mark == HOLDS
-    for judge, run in (
+    results = results_of(tmp_path)
+    assert judge(claims.rebasin_gives_meaning, results).mark == HOLDS
+    for claim, run in (
         (claims.rebased_is_not_the_posterior, "eval"),
         (claims.barrier_vanishes, "net_matching"),
         (claims.transpositions_are_monotone, "net_matching"),
         (claims.barrier_grows, "transpositions"),
-        (claims.transpositions_tell, "One of eval, net_matching"),
+        (claims.transpositions_inform, "One of eval, net_matching"),
         (claims.hmc_std_prunes, "eval_pruning"),
     ):
-        assert verdicts[judge].mark == UNKNOWN
-        assert verdicts[judge].evidence == (
-            f"{run} was left by another version, or is damaged: move it away, and run it again."
-        )
+        verdict = judge(claim, results)
+        assert verdict.mark == UNKNOWN
+        assert verdict.evidence.startswith(f"{run} was left by another version or is damaged")
+
+
+def test_main_claims_have_a_sentence_for_every_mark():
+    in_short = [claim.in_short for claim in claims.CLAIMS if claim.in_short]
+    assert len(in_short) == 5
+    for sentences in in_short:
+        assert sentences.keys() == {HOLDS, PARTLY, FAILS}
+        assert len(set(sentences.values())) == 3
+
+
+def test_no_claim_is_forgotten():
+    defined = [value for value in vars(claims).values() if isinstance(value, Claim)]
+    assert list(claims.CLAIMS) == defined
 
 
 def planted(batch: Path, **trained) -> Results:
@@ -330,13 +339,13 @@ def planted(batch: Path, **trained) -> Results:
 )
 def test_training_keeps_transpositions(tmp_path, change, rank, mark):
     results = planted(tmp_path, mean_change=change, rank_correlation_planted_found=rank)
-    assert claims.training_keeps_transpositions(results)[0] == mark
+    assert claims.training_keeps_transpositions.judge(results).mark == mark
 
 
 @pytest.mark.parametrize(("rank", "mark"), [(0.95, HOLDS), (0.6, PARTLY), (None, FAILS)])
 def test_barrier_grows(tmp_path, rank, mark):
     results = planted(tmp_path, rank_correlation_planted_barrier=rank)
-    mark_found, evidence, in_short = claims.barrier_grows(results)
-    assert mark_found == mark
-    assert in_short == f"0.010 nats at NoT 1, 0.990 at 99; rank correlation {rank or 0:.2f}"
-    assert "0.010 nats where NoT is 1, 0.990 where it is 99" in evidence
+    finding = claims.barrier_grows.judge(results)
+    assert finding.mark == mark
+    assert finding.numbers == f"0.010 nats at NoT 1, 0.990 at 99; rank correlation {rank or 0:.2f}"
+    assert f"0.010 nats at NoT 1, 0.990 at 99; rank correlation {rank or 0:.3f}" in finding.evidence

@@ -70,7 +70,7 @@ def ticks_are_whole(ticks) -> bool:
 
 
 def test_losses_along_the_line(dynamics):
-    figure = permutation_figures.loss_along_line(dynamics)
+    figure = permutation_figures.loss_along_line.draw(dynamics)
     assert_readable(figure)
     assert all(ticks_are_whole(axis.get_yticks()) for axis in figure.axes[:6])
     results = np.load(dynamics)
@@ -95,7 +95,7 @@ def test_losses_of_zero_can_be_drawn(dynamics):
         results = dict(archive)
     results["train_loss"][-1, :, [0, -1]] = 0
     np.savez(dynamics, **results)
-    figure = permutation_figures.loss_along_line(dynamics)
+    figure = permutation_figures.loss_along_line.draw(dynamics)
     assert_readable(figure)
     bars = [axis for axis in figure.axes if axis.get_label() == "<colorbar>"]
     many, few = (ticks_of(bar) for bar in bars)  # decades
@@ -108,7 +108,7 @@ def test_losses_of_zero_can_be_drawn(dynamics):
 
 
 def test_barriers(dynamics):
-    figure = permutation_figures.barriers(dynamics)
+    figure = permutation_figures.barriers.draw(dynamics)
     assert_readable(figure)
     loss, error, moves = figure.axes
     assert loss.get_ylabel() == "largest test loss barrier over λ [nats]"
@@ -128,7 +128,7 @@ def test_barriers(dynamics):
 
 
 def test_along_the_line(dynamics):
-    figure = permutation_figures.along_line(dynamics)
+    figure = permutation_figures.along_line.draw(dynamics)
     assert_readable(figure)
     distance, moves = figure.axes
     results = np.load(dynamics)
@@ -152,12 +152,12 @@ def test_the_baseline_of_several_layers_is_named_as_the_sum_it_is(dynamics):
     with np.load(dynamics) as archive:
         results = dict(archive) | {"hidden_sizes": [SIZE, SIZE]}
     np.savez(dynamics, **results)
-    moves = permutation_figures.along_line(dynamics).axes[1]
+    moves = permutation_figures.along_line.draw(dynamics).axes[1]
     assert line_of(moves, "random: Σ (n − Hₙ) = 52")[0] == pytest.approx(52.01, abs=1e-2)
 
 
 def test_transpositions(records):
-    figure = permutation_figures.transpositions(records)
+    figure = permutation_figures.transpositions.draw(records)
     assert_readable(figure)
     moves, distance, height = figure.axes
     assert height.get_ylabel() == "test loss barrier at λ = ½ [nats]"
@@ -182,7 +182,7 @@ def test_bands_are_over_runs_alone(records):
     run = [record for record in lines if record["run"] == 0]
     again = [r | {"pair": 3, "found": [20]} for r in run if r["pair"] == 1]
     records.write_text("".join(json.dumps(record) + "\n" for record in run + again))
-    for axis in permutation_figures.transpositions(records).axes:
+    for axis in permutation_figures.transpositions.draw(records).axes:
         assert len(axis.collections) == 0
 
 
@@ -190,7 +190,7 @@ def test_a_line_goes_once_through_pairs_of_the_same_planted_transpositions(recor
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     again = [r | {"pair": 3, "found": [20 + 4 * r["run"]]} for r in lines if r["pair"] == 1]
     records.write_text("".join(json.dumps(record) + "\n" for record in lines + again))
-    moves = permutation_figures.transpositions(records).axes[0]
+    moves = permutation_figures.transpositions.draw(records).axes[0]
     (line,) = [line for line in moves.lines if line.get_label() == "after training"]
     # of 14 and 20 in the first run, 16 and 24 in the second
     assert line.get_xydata().tolist() == [[1, 1], [15, 18.5], [29, 29]]
@@ -201,15 +201,3 @@ def test_a_line_goes_once_through_pairs_of_the_same_planted_transpositions(recor
     at_15 = edges[edges[:, 0] == 15, 1]
     # the runs' means are 17 and 20
     assert (at_15.min(), at_15.max()) == pytest.approx((18.5 - 4.5**0.5, 18.5 + 4.5**0.5))
-
-
-def test_recovery(tmp_path):
-    path = tmp_path / "recovery.json"
-    curves = {"activation": [1, 0.5, 0], "weight": [1, 1, 0.25], "cosine": [1, 1, 0.5]}
-    recovered = {"1 hidden layer": curves, "3 hidden layers": curves}
-    path.write_text(json.dumps({"noise": [0, 1, 2], "recovered": recovered}))
-    figure = permutation_figures.recovery(path)
-    assert_readable(figure)
-    for axis in figure.axes:
-        assert line_of(axis, "by activation").tolist() == [100, 50, 0]
-        assert line_of(axis, "by weight").tolist() == [100, 100, 25]

@@ -1,10 +1,12 @@
-"""Figures of posteriors weight by weight, and of pruning, drawn from result files alone."""
+"""Figures of posteriors weight by weight and of pruning, each with its title and caption."""
 
 import json
+from functools import partial
 from pathlib import Path
 
+from papers.compact.tables import METHODS, ORDERS, samples_of
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, panels, styled
-from utils.report.tables import METHODS, ORDERS, samples_of
+from utils.report.paper import RunFigure, figure
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,45 +18,64 @@ from matplotlib.ticker import LogLocator
 SYMBOLS = {"mean": "μ", "std": "σ"}
 FRAMES = {"before": "before rebasin", "after": "after rebasin"}
 NUM_BINS = 120
-SMALLEST_STD = 1e-6  # what is smaller, as where all samples agree, is shown as this
+SMALLEST_STD = 1e-6  # smaller ones, as where all samples agree, are drawn as this
 OUTSIDE = 0.001  # share of weights beyond each end of an axis
+
+# ---- Figure 4: weight_space.npz and diagnostics.json
 
 
 @styled
-def weight_pairs(source: Path, part: str, names: dict[str, str] = METHODS) -> Figure:
-    """The paper's Figure 4: μ or σ of every two methods, weight by weight, before and after.
+def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) -> Figure:
+    """Draw the paper's Figure 4: μ or σ of every two methods, weight by weight.
 
-    Weights of dead pixels are left out. There must be two methods or more; `names` is how they
-    are called.
+    There must be at least two methods. `names` is what they are called.
     """
     results = np.load(source)
     alive = results["alive"]
-    there = [name for name in METHODS if f"{name}_after_{part}" in results]
-    pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
-    figure, axes = panels(2, len(pairs), width=3.3, height=3.1)
+    methods = [name for name in METHODS if f"{name}_after_{part}" in results]
+    pairs = [(a, b) for i, a in enumerate(methods) for b in methods[i + 1 :]]
+    drawn, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
             frame: [_shown(results[f"{name}_{frame}_{part}"][alive], part) for name in pair]
             for frame in FRAMES
         }
-        together = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
-        bins = [_bins(every, part) for every in together]
+        both_frames = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
+        bins = [_bins(every, part) for every in both_frames]
         for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
             image = _density(axis, *values[frame], bins)
-            found = np.corrcoef(*values[frame])[0, 1]
-            axis.set_title(f"{title}\ncorrelation {found:.3f}")
+            axis.set_title(f"{title}\ncorrelation {np.corrcoef(*values[frame])[0, 1]:.3f}")
             labels = [f"{SYMBOLS[part]} of {names[name]}" for name in pair]
             axis.set(xlabel=labels[0], ylabel=labels[1])
             axis.set(xscale=_scale(bins[0], part), yscale=_scale(bins[1], part))
             _sparse_ticks(axis.xaxis, bins[0])
             _sparse_ticks(axis.yaxis, bins[1])
     label = "weights, share of the densest bin"
-    figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.1 / len(pairs))
-    return figure
+    drawn.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.1 / len(pairs))
+    return drawn
+
+
+weight_means = RunFigure(
+    "eval",
+    "weight_pairs_mean",
+    "Figure 4: means of the weights",
+    "μ of each weight by one method against another, before rebasin (top) and after it (bottom), "
+    "as densities. Weights of dead pixels are left out.",
+    "weight_space.npz",
+    partial(weight_pairs, part="mean"),
+)
+weight_deviations = RunFigure(
+    "eval",
+    "weight_pairs_std",
+    "Figure 4: standard deviations of the weights",
+    "The same for σ. Values below 10⁻⁶ are drawn as 10⁻⁶.",
+    "weight_space.npz",
+    partial(weight_pairs, part="std"),
+)
 
 
 def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
-    """Where weights lie, as colours on a log scale relative to the densest bin."""
+    """Draw the density of weights as colours on a log scale, relative to the densest bin."""
     counts, *_ = np.histogram2d(x, y, bins)
     shares = np.ma.masked_equal(counts.T / max(counts.max(), 1), 0)
     axis.grid(False)
@@ -66,7 +87,7 @@ def _shown(values: np.ndarray, part: str) -> np.ndarray:
 
 
 def _bins(values: np.ndarray, part: str) -> np.ndarray:
-    """Edges of bins that hold all but the outermost weights, with some room."""
+    """Return edges of bins that hold all but the outermost weights, with a margin."""
     low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
     logarithmic = _scale(np.array([low, high]), part) == "log"
     ends = np.log10([low, high]) if logarithmic else np.array([low, high])
@@ -76,52 +97,60 @@ def _bins(values: np.ndarray, part: str) -> np.ndarray:
 
 
 def _scale(values: np.ndarray, part: str) -> str:
-    """Of an axis from the first to the last value: logarithmic for σ, if it covers a decade."""
+    """Return the scale of an axis over these values: logarithmic for σ that spans a decade."""
     return "log" if part == "std" and values[-1] > 10 * values[0] > 0 else "linear"
 
 
 def _sparse_ticks(axis: Axis, values: np.ndarray) -> None:
-    """For logarithmic axes of few decades, where matplotlib's labels run into each other."""
+    """Space the ticks of a logarithmic axis of few decades, where matplotlib's labels overlap."""
     if axis.get_scale() == "log" and values[-1] < 100 * values[0]:
         axis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")
 
 
+@figure(
+    "eval",
+    "transpositions_along_chain",
+    "diagnostics.json",
+    title="NoT along the chain",
+    caption="NoT of the rebasin of each HMC sample to the first, compared with networks drawn from "
+    "the prior and with random permutations.",
+)
 @styled
 def transpositions_along_chain(source: Path) -> Figure:
-    """NoT of HMC's samples to the first of them, beside networks that know nothing of it.
+    """Draw NoT of HMC's samples to the first of them, compared with the prior and with chance.
 
-    Where chains have gone far all of these differ by little, which the second panel shows.
+    All of these differ little once the chain has moved far; the second panel shows by how much.
     """
     results = json.loads(Path(source).read_text())
-    found, null = results["transpositions"], results["prior_networks"]["transpositions"]
-    chains = np.array(found["along_chain"]).reshape(results["num_chains"], -1)
-    figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
+    counts, prior = results["transpositions"], results["prior_networks"]["transpositions"]
+    chains = np.array(counts["along_chain"]).reshape(results["num_chains"], -1)
+    drawn, (axes,) = panels(1, 2, width=3.8, height=3.0)
     for axis in axes:
-        _transpositions(axis, results["label"], chains, null, found["random"])
+        _transpositions(axis, results["label"], chains, prior, counts["random"])
         axis.set(xlabel="sample of its chain", ylabel="NoT to the first sample")
     late = chains[:, chains.shape[1] // 2 :]
-    shown = np.array([found["random"], *null, *late.flat])
+    shown = np.array([counts["random"], *prior, *late.flat])
     low, high, room = shown.min(), shown.max(), 0.08 * np.ptp(shown) or 1
     axes[0].set(title="all", ylim=(0, 1.08 * max(high, chains.max(), 1)))
     axes[1].set(title="close-up: its axis does not begin at 0", ylim=(low - room, high + room))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return drawn
 
 
 def _transpositions(
-    axis: Axes, label: str, chains: np.ndarray, null: list[int], random: float
+    axis: Axes, label: str, chains: np.ndarray, prior: list[int], random: float
 ) -> None:
-    """NoT of chains [chains, samples], of networks from the prior, and of chance."""
+    """Draw NoT of chains [chains, samples], of networks from the prior, and of chance."""
     first, *others = chains
     which = ", first chain" if others else ""
     axis.plot(first, color=BLUE, linewidth=1, zorder=3, label=f"{samples_of(label)}{which}")
     for number, chain in enumerate(others):
-        known = "other chains" if number == 0 else "_"  # which hides it from the legend
-        axis.plot(chain, color=GREEN, linewidth=0.6, label=known)
-    places = np.linspace(0, chains.shape[1] - 1, len(null))
-    axis.plot(places, null, "x", color=ORANGE, markersize=3, label="networks from the prior")
+        name = "other chains" if number == 0 else "_"  # "_" hides a line from the legend
+        axis.plot(chain, color=GREEN, linewidth=0.6, label=name)
+    places = np.linspace(0, chains.shape[1] - 1, len(prior))
+    axis.plot(places, prior, "x", color=ORANGE, markersize=3, label="networks from the prior")
     chance = f"random permutations: {random:.{1 if random < 100 else 0}f}"
     axis.axhline(random, color=GREY, linestyle=(0, (5, 2)), label=chance)
 
@@ -133,7 +162,7 @@ NETWORK_STYLES = {
     "ensemble": {"linestyle": "--", "marker": "s"},
     "vi": {"linestyle": "-.", "marker": "^"},
 }
-SIGMA_STYLES = {  # HMC's σ is what the figure is about
+SIGMA_STYLES = {  # HMC's σ stands out
     "hmc": {"color": BLUE, "linewidth": 2.2, "markersize": 4.5, "zorder": 3},
     "ensemble": {"color": ORANGE},
     "vi": {"color": GREEN},
@@ -144,25 +173,32 @@ ORDER_STYLES = {
     "signal_to_noise": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "random": {"color": GREY, "linestyle": ":", "marker": "x"},
 }
-MOST_BINS = 100  # of a histogram
+MAX_BINS = 100  # of a histogram
 PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 
+@figure(
+    "eval_pruning",
+    "sigma_histograms",
+    "sigma_histograms.npz",
+    title="Figure 5, left: σ before and after rebasin",
+    caption="Histograms of σ over the weights. The prior's σ is 1.",
+)
 @styled
 def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
-    """The paper's Figure 5, left: σ of every method before and after rebasin.
+    """Draw the paper's Figure 5, left: σ of every method before and after rebasin.
 
-    Of the counts' fine bins several make one of the figure's.
+    Several of the file's fine bins are joined into one of the figure's.
     """
     results = np.load(source)
     edges = 10 ** results["edges"]
-    there = [name for name in METHODS if f"{name}_after_all" in results]
-    figure, (axes,) = panels(1, len(there), height=3.2)
-    for axis, method in zip(axes, there, strict=True):
+    methods = [name for name in METHODS if f"{name}_after_all" in results]
+    drawn, (axes,) = panels(1, len(methods), height=3.2)
+    for axis, method in zip(axes, methods, strict=True):
         frames = {"after": BLUE} if method == "vi" else {"before": ORANGE, "after": BLUE}
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
         first, end = filled[0], filled[-1] + 1
-        starts = np.arange(first, end, -(-(end - first) // MOST_BINS))
+        starts = np.arange(first, end, -(-(end - first) // MAX_BINS))
         ends = np.append(edges[starts], edges[end])
         for frame, color in frames.items():
             for part, style in (("all", "-"), ("alive", ":")):
@@ -176,16 +212,24 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
         margin = 0.7 if below else 1  # to see that bin's side
         axis.set(xlim=(margin * shown[0], shown[1]), ylim=(0.8, None))
         axis.set(xlabel=f"σ of a weight{below}", ylabel="weights in a bin")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    return figure
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return drawn
 
 
+@figure(
+    "eval_pruning",
+    "pruning",
+    "pruning.json",
+    title="Figure 5, right: accuracy of pruned networks",
+    caption="Test accuracy if only the weights of lowest σ are kept and the others are zero, for "
+    "mean networks and for single ones; below, without the weights of dead pixels.",
+)
 @styled
 def pruning(source: Path) -> Figure:
-    """The paper's Figure 5, right: accuracy of pruned means, and of pruned single networks."""
+    """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
     names = results.get("names", METHODS)
-    figure, axes = panels(2, 2, width=3.6, height=3.0)
+    drawn, axes = panels(2, 2, width=3.6, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, kind in zip(row, ("mean", "single"), strict=True):
             for curve in results["curves"][part].values():
@@ -196,33 +240,40 @@ def pruning(source: Path) -> Figure:
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
             _kept_axis(axis, f"{what}, {title}")
-    _legend_below(figure, axes[0, ::-1])  # the panel with more curves gives their order
-    return figure
+    _legend_below(drawn, axes[0, ::-1])  # the panel with more curves comes first
+    return drawn
 
 
+@figure(
+    "eval_pruning",
+    "pruning_criteria",
+    "pruning.json",
+    title="Pruning by other orders",
+    caption="Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
+)
 @styled
 def criteria(source: Path) -> Figure:
-    """Accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
+    """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
     curves, names = results["curves"], results.get("names", METHODS)
-    there = [m for m in METHODS if f"{m} mean, std of {m}" in curves["all"]]
-    figure, axes = panels(2, len(there), width=3.4, height=3.0)
+    methods = [m for m in METHODS if f"{m} mean, std of {m}" in curves["all"]]
+    drawn, axes = panels(2, len(methods), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
-        for axis, method in zip(row, there, strict=True):
+        for axis, method in zip(row, methods, strict=True):
             for order, look in ORDER_STYLES.items():
                 curve = curves[part][f"{method} mean, {order} of {method}"]
                 _accuracy_line(axis, results, curve, ORDERS[order], look)
             _kept_axis(axis, f"{names[method]}, {title}")
-    _legend_below(figure, axes[0])
-    return figure
+    _legend_below(drawn, axes[0])
+    return drawn
 
 
-def _legend_below(figure: Figure, axes) -> None:
-    """One legend for several panels, every label once."""
-    known = {}
+def _legend_below(drawn: Figure, axes) -> None:
+    """Draw one legend for several panels, with every label once."""
+    lines = {}
     for axis in axes:
-        known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, handlelength=4)
+        lines |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    drawn.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, handlelength=4)
 
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:

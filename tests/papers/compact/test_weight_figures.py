@@ -3,7 +3,7 @@
 import json
 from itertools import combinations
 
-from papers.compact import compact_figures
+from papers.compact import weight_figures
 from tests.drawn import assert_readable, line_of
 
 import numpy as np
@@ -36,7 +36,7 @@ def weight_space(there, tmp_path):
 @pytest.mark.parametrize("there", [METHODS, ("hmc", "vi")], ids=len)
 def test_weight_pairs(tmp_path, there, part):
     names = {"hmc": "samples", "ensemble": "ensemble", "vi": "VI"}
-    figure = compact_figures.weight_pairs(weight_space(there, tmp_path), part, names)
+    figure = weight_figures.weight_pairs(weight_space(there, tmp_path), names, part=part)
     assert figure.axes[0].get_xlabel().endswith(" of samples")
     pairs = len(there) * (len(there) - 1) // 2
     assert_readable(figure)
@@ -60,7 +60,7 @@ def test_densities_lie_where_the_weights_do(tmp_path):
     arrays = {f"hmc_{frame}_mean": first for frame in ("before", "after")}
     arrays |= {f"vi_{frame}_mean": 13 - 3 * first for frame in ("before", "after")}
     np.savez(tmp_path / "weight_space.npz", alive=np.ones(100, bool), **arrays)
-    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "mean")
+    figure = weight_figures.weight_means.draw(tmp_path / "weight_space.npz")
     shown = figure.axes[0].collections[0].get_array().filled(0)  # [y, x]
     assert shown[60:, :60].max() == 1  # μ of HMC 1, of VI 10: above, to the left
     assert shown[:60, :60].max() == 0
@@ -70,7 +70,7 @@ def test_no_deviation_is_shown_as_the_smallest(tmp_path):
     std = np.concatenate([np.zeros(50), np.geomspace(1e-3, 1, 50)])
     arrays = {f"{m}_{frame}_std": std for m in ("hmc", "vi") for frame in ("before", "after")}
     np.savez(tmp_path / "weight_space.npz", alive=np.ones(100, bool), **arrays)
-    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "std")
+    figure = weight_figures.weight_deviations.draw(tmp_path / "weight_space.npz")
     shown = figure.axes[0].collections[0].get_array().filled(0)
     assert shown[:20, :20].max() == 1  # half of all weights
 
@@ -81,7 +81,7 @@ def test_tick_labels_of_sigma_keep_off_each_other(tmp_path, largest):
     std = np.geomspace(3e-5, 3e-5 * largest, 500)
     arrays = {f"{m}_{frame}_std": std for m in ("hmc", "vi") for frame in ("before", "after")}
     np.savez(tmp_path / "weight_space.npz", alive=alive, **arrays)
-    figure = compact_figures.weight_pairs(tmp_path / "weight_space.npz", "std")
+    figure = weight_figures.weight_deviations.draw(tmp_path / "weight_space.npz")
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         low, high = axis.get_view_interval()
@@ -102,7 +102,7 @@ def along_chain(tmp_path, chains: list[list[int]], null: list[int], random: floa
         "prior_networks": {"transpositions": null},
     }
     (tmp_path / "diagnostics.json").write_text(json.dumps(found))
-    return compact_figures.transpositions_along_chain(tmp_path / "diagnostics.json")
+    return weight_figures.transpositions_along_chain.draw(tmp_path / "diagnostics.json")
 
 
 def test_transpositions_along_chain(tmp_path):
@@ -151,7 +151,7 @@ def test_sigma_histograms(there, tmp_path):
         for method in there for frame in ("before", "after") for part in ("all", "alive")
     }  # fmt: skip
     np.savez(path, edges=np.linspace(-3, 1, 6), **counts)
-    figure = compact_figures.sigma_histograms(path)
+    figure = weight_figures.sigma_histograms.draw(path)
     assert_readable(figure)
     assert len(figure.axes) == len(there)
     for axis in figure.axes:
@@ -165,7 +165,7 @@ def test_sigma_histograms(there, tmp_path):
 def pruning(there, tmp_path):
     """Made-up curves; each falls to a number of its own, and lower without dead pixels."""
     curves = {"all": {}, "alive": {}}
-    cases = [(f"{m} mean", m, c) for m in there for c in compact_figures.ORDER_STYLES]
+    cases = [(f"{m} mean", m, c) for m in there for c in weight_figures.ORDER_STYLES]
     cases += [("hmc single", by, "std") for by in there]
     for k, (network, by, criterion) in enumerate(cases):
         for part, less in (("all", 0), ("alive", 0.01)):
@@ -181,7 +181,7 @@ def pruning(there, tmp_path):
 
 
 def test_pruning(pruning, there):
-    figure = compact_figures.pruning(pruning)
+    figure = weight_figures.pruning.draw(pruning)
     assert_readable(figure)
     means, singles, alive_means, _ = figure.axes
     assert len(means.lines) == len(singles.lines) == len(there)
@@ -197,7 +197,7 @@ def test_pruning(pruning, there):
 
 
 def test_criteria(pruning, there):
-    figure = compact_figures.criteria(pruning)
+    figure = weight_figures.criteria.draw(pruning)
     assert_readable(figure)
     assert len(figure.axes) == 2 * len(there)
     first = figure.axes[0]

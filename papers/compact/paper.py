@@ -1,0 +1,179 @@
+"""The paper as the report shows it: introduction, terms, and sections in order."""
+
+from papers.compact import permutation_figures, weight_figures
+from papers.compact.claims import CLAIMS
+from papers.compact.plan import ARTEFACTS, STEPS
+from papers.compact.tables import (
+    CALIBRATION_ROWS,
+    PAPERS_ROWS,
+    check_tables,
+    published_table1,
+    score_table,
+    sparsity_table,
+)
+from utils.report import figures
+from utils.report.chain import chain_tables, mixing_warning
+from utils.report.paper import Paper, RunFigure, RunTables, Section
+from utils.report.results import Results
+from utils.report.tables import Table
+
+INTRODUCTION = (
+    "The hidden units of a neural network can trade places, with their weights, without changing "
+    "what the network computes. The posterior (the probability of weights given the data) "
+    "therefore contains each network in a huge number of copies, and averages over them mix up "
+    "different units: the mean and standard deviation of a weight say nothing. The paper first "
+    "brings the units of all networks into one order, and asks what mean and standard deviation "
+    "say then."
+)
+TERMS = {
+    "HMC, ensemble, VI": "three ways to find weights that fit the data: networks drawn from the "
+    "posterior by Hamiltonian Monte Carlo, independently trained networks, and a Gaussian fitted "
+    "by variational inference.",
+    "μ and σ": "mean and standard deviation of one weight over all networks of a method.",
+    "Rebasin": "reorders the hidden units of a network to match those of one reference network.",
+    "q_d, q_r": "the Gaussian with the μ and σ of every weight, for the networks as they are "
+    "(d: direct) and after rebasin (r: rebased); μ_d and μ_r are also networks by themselves.",
+    "Agreement": "the share of test images to which two predictions give the same label.",
+    "Total variation (TV)": "how far the probabilities of two predictions are apart, from 0 "
+    "(equal) to 1 (nothing in common).",
+    "NoT": "the number of transpositions: how many swaps of two units a reordering takes.",
+    "Dead pixels": "pixels that are zero in all training images, so that only the prior says "
+    "anything about their weights.",
+    "R-hat, ESS": "how much parts of a chain differ (1: not at all), and how many independent "
+    "samples the chain is worth.",
+    "Barrier": "how far the loss (cross-entropy, in nats) rises on the straight line between two "
+    "networks, above the losses of the two.",
+}
+
+
+def quick_is_smaller(results: Results) -> str:
+    if results.preset != "quick":
+        return ""
+    return (
+        "The quick preset is a smaller network on part of the data. Its numbers are like the "
+        "paper's in kind, not in value."
+    )
+
+
+def chain_has_mixed(results: Results) -> str:
+    return mixing_warning(results.runs["HMC"])
+
+
+def table1(results: Results) -> list[Table | str]:
+    scores = [results.json("eval", f"{name}.json") for name in ("table1", "table1_errors")]
+    published = published_table1(results.dataset)
+    note = "Compared with the prediction of HMC's samples, on the test images"
+    if published:
+        other = " (larger network, all data)" if results.preset == "quick" else ""
+        note += f"; below our values those of the paper{other}"
+    return [
+        score_table(*scores, published, PAPERS_ROWS, note=f"{note}."),
+        score_table(
+            *scores, {}, CALIBRATION_ROWS, title="Beyond the paper: likelihood and calibration",
+            note="ECE: expected calibration error; Brier: squared error of the probabilities.",
+        ),
+        "q_d and q_r stand for networks drawn from these Gaussians, μ for the one network at the "
+        "mean. “To mean”: rebased to the mean that the samples settle around when rebased to their "
+        "own mean again and again. “Low rank”: a Gaussian that also has covariances, those of the "
+        "rebased samples in a few directions.",
+    ]  # fmt: skip
+
+
+def sparsities(results: Results) -> list[Table]:
+    return [sparsity_table(results.json("eval_pruning", "pruning.json"))]
+
+
+def checks(results: Results) -> list[Table | str]:
+    return check_tables(results.json("eval", "diagnostics.json"))
+
+
+def chain(results: Results) -> list[Table | str]:
+    return chain_tables(results.runs["HMC"])
+
+
+TRAINING = (
+    RunFigure(
+        "HMC",
+        "chain",
+        "HMC: the chain",
+        "Per transition: acceptance probability, NLL of the training images, and test accuracy of "
+        "the newest sample and of the average so far.",
+        "metrics.jsonl",
+        figures.chain,
+    ),
+    RunFigure(
+        "ensemble",
+        "training",
+        "Ensemble: training",
+        "Train loss of each member, and test accuracy of their average prediction, by epoch.",
+        "metrics.jsonl",
+        figures.training,
+    ),
+    RunFigure(
+        "VI",
+        "training",
+        "VI: training",
+        "The objective −ELBO with its two parts, and test accuracy of the one network at μ, by "
+        "epoch.",
+        "metrics.jsonl",
+        figures.vi_training,
+    ),
+)
+
+SECTIONS = (
+    Section("table1", "Table 1", "Table 1: posteriors as functions", (RunTables("eval", table1),)),
+    Section(
+        "barriers", "Barriers and NoT", "Loss barriers and number of transpositions",
+        (
+            permutation_figures.loss_along_line,
+            permutation_figures.barriers,
+            permutation_figures.transpositions,
+            permutation_figures.along_line,
+        ),
+    ),
+    Section(
+        "weights", "Weights", "Weights: HMC, ensemble and variational inference",
+        (
+            weight_figures.weight_means,
+            weight_figures.weight_deviations,
+            weight_figures.transpositions_along_chain,
+        ),
+    ),
+    Section(
+        "pruning", "Pruning", "Pruning",
+        (
+            weight_figures.sigma_histograms,
+            weight_figures.pruning,
+            weight_figures.criteria,
+            RunTables("eval_pruning", sparsities),
+        ),
+    ),
+    Section("training", "Training", "Chains and training", TRAINING),
+    Section(
+        "checks", "Checks", "Checks, and what the paper does not report",
+        (RunTables("eval", checks),),
+    ),
+    Section("chain", "Diagnostics", "Diagnostics of the chain", (RunTables("HMC", chain),)),
+)  # fmt: skip
+
+PAPER = Paper(
+    name="compact",
+    title="A Compact Representation for Bayesian Neural Networks By Removing Permutation Symmetry",
+    authors="Xiao, Liu, Bamler, 2023",
+    url="https://arxiv.org/abs/2401.00611",
+    heading="Compact posterior of a Bayesian neural network",
+    introduction=INTRODUCTION,
+    terms=TERMS,
+    steps=STEPS,
+    artefacts=ARTEFACTS,
+    claims=CLAIMS,
+    sections=SECTIONS,
+    cautions=(quick_is_smaller, chain_has_mixed),
+    numbers={
+        "table1": lambda results: results.json("eval", "table1.json"),
+        "table1_errors": lambda results: results.json("eval", "table1_errors.json"),
+        "evaluation": lambda results: results.json("eval", "diagnostics.json"),
+        "pruning": lambda results: results.json("eval_pruning", "pruning.json"),
+        "chain": lambda results: results.json("HMC", "diagnostics.json")["groups"],
+    },
+)

@@ -1,0 +1,279 @@
+"""The paper's tables from the result files of an evaluation and of a pruning."""
+
+from pathlib import Path
+
+from utils.evaluation.columns import COLUMNS, ROWS
+from utils.evaluation.diagnostics import FEWEST_DRAWS
+from utils.report.tables import Table, number
+
+import yaml
+
+METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
+ROW_NAMES = {
+    "agreement": "agreement ↑",
+    "total_variation": "TV ↓",
+    "sample_accuracy": "accuracy of samples (%) ↑",
+    "mean_accuracy": "accuracy of μ (%) ↑",
+    "nll": "NLL (nats) ↓",
+    "ece": "ECE ↓",
+    "brier": "Brier ↓",
+}
+IN_PERCENT = ("sample_accuracy", "mean_accuracy")
+PAPERS_ROWS, CALIBRATION_ROWS = ROWS[:4], ROWS[4:]
+
+
+def published_table1(dataset: str) -> dict[str, dict[str, float]]:
+    """Return the Table 1 that the paper prints as {column: {row: value}}; {} if not of MNIST."""
+    values = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+    return values["table1"] if dataset == "MNIST" else {}
+
+
+def method_names(label: str) -> dict[str, str]:
+    """Return what each method is called if the samples in HMC's place are called `label`."""
+    return METHODS | {"hmc": label}
+
+
+def column_name(column: str, label: str) -> str:
+    """Return what a column of Table 1 is called if the samples in HMC's place are `label`."""
+    return COLUMNS[column] if label == "HMC" else COLUMNS[column].removeprefix("HMC ")
+
+
+def samples_of(label: str) -> str:
+    return "HMC samples" if label == "HMC" else label
+
+
+# ---- Table 1
+
+
+def score_table(
+    table: dict, errors: dict, published: dict, rows: tuple[str, ...], label: str = "HMC", **texts
+) -> Table:
+    """Return posteriors by scores: ours ± its standard error, and below it the paper's value."""
+    body = []
+    for name, column in table.items():
+        cells = [column_name(name, label)]
+        for row in rows:
+            paper = published.get(name, {}).get(row)
+            cells.append(
+                _score(row, column[row], errors[name][row], paper) if row in column else "–"
+            )
+        body.append(cells)
+    return Table(["", *(ROW_NAMES[row] for row in rows)], body, **texts)
+
+
+def _score(row: str, value: float | None, error: float | None, published: float | None) -> str:
+    factor, digits = (100, 2) if row in IN_PERCENT else (1, 4)
+    ours = " ± ".join(number(part and factor * part, digits) for part in (value, error))
+    return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
+
+
+def score_numbers(
+    table: dict, errors: dict, published: dict, rows: tuple[str, ...], label: str = "HMC"
+) -> tuple[list[str], list[list]]:
+    """Return headings and rows of the same as numbers: scores, errors and the paper's values."""
+    parts = {"": table, " ±": errors, " paper": published}
+    shown = [
+        (row, suffix) for row in rows for suffix, part in parts.items()
+        if any(row in column for column in part.values())
+    ]  # fmt: skip
+    body = [
+        [column_name(name, label), *(parts[suffix].get(name, {}).get(row) for row, suffix in shown)]
+        for name in table
+    ]
+    return ["posterior", *(row + suffix for row, suffix in shown)], body
+
+
+# ---- checks of an evaluation: diagnostics.json
+
+
+def check_tables(diagnostics: dict) -> list[Table | str]:
+    """Return the checks of an evaluation, and what the paper does not report."""
+    return [
+        _dead_pixel_table(diagnostics),
+        _mixing_table(diagnostics["mixing"]),
+        _sigma_table(diagnostics),
+        _other_checks(diagnostics),
+        reference_table(diagnostics),
+    ]
+
+
+def _dead_pixel_table(diagnostics: dict) -> Table | str:
+    label, samples = diagnostics["label"], samples_of(diagnostics["label"])
+    checks = {
+        samples: diagnostics["dead_pixels"],
+        f"{samples}, rebased": diagnostics["dead_pixels_rebased"],
+    }
+    if not any(checks.values()):
+        return "No pixel is zero in all training images, so there is nothing to check on the prior."
+    differs = "exact samples would not" if label != "HMC" else "look at the sampler"
+    verdicts = {True: "yes", False: f"NO: {differs}", None: "too few effective samples to tell"}
+    rows = [
+        [
+            name,
+            f"{number(check['mean_square'], 4)} ± {number(check['standard_error'], 4)}",
+            number(check["std"], 4),
+            "–" if check["passed"] is None else number(check["std_expected"], 4),
+            number(check["effective_samples"], 0),
+            verdicts[check["passed"]],
+        ]
+        for name, check in checks.items()
+        if check
+    ]
+    count = next(check["weights"] for check in checks.values() if check)
+    return Table(
+        ["", "mean square (prior: 1)", "average σ", "expected σ", "effective samples",
+         "follows the prior"],
+        rows,
+        title="Weights of dead pixels",
+        note=f"The data say nothing about these {count} weights, so exact samples of them follow "
+        "the prior N(0, 1).",
+    )  # fmt: skip
+
+
+def _mixing_table(mixing: dict) -> Table | str:
+    if not any(mixing.values()):
+        return f"No R-hat or ESS: chains have fewer than {FEWEST_DRAWS} samples or stand still."
+    groups = list(dict.fromkeys(name for groups in mixing.values() for name in groups))
+    parts = [("median_rhat", 3), ("median_ess", 0)]
+    rows = [
+        [
+            name,
+            *(
+                number(mixing[frame].get(name, {}).get(part), digits)
+                for part, digits in parts
+                for frame in ("before", "after")
+            ),
+        ]
+        for name in groups
+    ]
+    head = ["weights", "R-hat before rebasin", "R-hat after", "ESS before rebasin", "ESS after"]
+    return Table(head, rows, title="Mixing of the weights (medians)")
+
+
+def _sigma_table(diagnostics: dict) -> Table:
+    names, frames = method_names(diagnostics["label"]), ("before", "after")
+    averages, prior = diagnostics["average_std"], diagnostics["at_prior"]
+    shares = {f: f"{100 * prior[f]['share']['alive']:.1f} %" if f in prior else "–" for f in frames}
+    rows = [
+        [
+            name,
+            *(number(averages.get(f, {}).get(method, {}).get("alive"), 3) for f in frames),
+            *(shares[f] if method == "hmc" else "–" for f in frames),
+        ]
+        for method, name in names.items()
+        if any(method in gaussians for gaussians in averages.values())
+    ]
+    low, high = next((found["band"] for found in prior.values()), (None, None))
+    note = "Without the weights of dead pixels."
+    if low is not None:
+        note += (
+            f" At the prior: between {number(low, 3)} and {number(high, 3)}, where σ of 95 % of "
+            "draws from the prior lies."
+        )
+    head = ["", "average σ before rebasin", "after", "at the prior before rebasin", "after"]
+    return Table(head, rows, title="Standard deviations of the weights", note=note)
+
+
+def _other_checks(diagnostics: dict) -> Table:
+    samples, chain = samples_of(diagnostics["label"]), diagnostics["transpositions"]["along_chain"]
+    average = sum(chain[1:]) / len(chain[1:])
+    prior, halves = diagnostics["prior_networks"], diagnostics["halves_of_hmc"]
+    kept, vi = diagnostics["low_rank"], diagnostics["dead_pixels_vi"]
+    rows = [
+        [f"NoT of {samples} to the first, on average", number(average, 1)],
+        ["NoT of networks from the prior", number(prior["average_transpositions"], 1)],
+        ["NoT of random permutations", number(diagnostics["transpositions"]["random"], 1)],
+        [f"Agreement between the two halves of {samples}", number(halves["agreement"], 4)],
+        ["TV between these halves", number(halves["total_variation"], 4)],
+        ["Rank of the low-rank Gaussian", str(kept["rank"])],
+        ["Share of the samples' variance that it keeps", f"{100 * kept['variance_kept']:.1f} %"],
+    ]
+    if vi:
+        rows += [
+            ["VI: average σ of dead pixels' weights (prior: 1)", number(vi["std"], 4)],
+            ["VI: root mean square of their μ (prior: 0)", number(vi["root_mean_square"], 4)],
+        ]
+    note = "No approximation can be expected to agree with the samples more than their halves do."
+    return Table(["", "value"], rows, title="Other checks", note=note)
+
+
+def reference_table(diagnostics: dict) -> Table:
+    """Return how q_r comes out with other references, and if the samples come from the prior."""
+    head = [
+        "q_r of samples rebased to", "agreement", "TV", "accuracy", "accuracy of μ", "average σ",
+        "corr(μ, reference)", "on dead pixels", "corr(μ, μ of row 1)", "corr(σ, σ of row 1)",
+        "NoT",
+    ]  # fmt: skip
+    references = diagnostics["references"]
+    rows = references | {"networks from the prior": diagnostics["prior_networks"]}
+    scores = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy", "average_std")
+    alike = ("mean_with_reference", "dead_with_reference", "mean_with_first", "std_with_first")
+    body = [
+        [
+            name,
+            *(number(row[score], 4) for score in scores),
+            *(number(row.get(part), 3, "+") for part in alike),
+            number(row["average_transpositions"], 1),
+        ]
+        for name, row in rows.items()
+    ]
+    note = (
+        f"{diagnostics['study_samples']} other samples, matched on {diagnostics['study_images']} "
+        "images; correlations are over weights. The last row rebases networks from the prior to "
+        "the first reference: what it reaches is due to the alignment alone."
+    )
+    return Table(head, body, title="q_r with other references", note=note)
+
+
+# ---- pruning: pruning.json
+
+ORDERS = {  # of weights, by which some are kept
+    "std": "lowest σ", "abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ",
+    "random": "chance",
+}  # fmt: skip
+
+
+def curve_title(curve: dict, names: dict[str, str]) -> str:
+    """Return what is pruned, and by what."""
+    method, part = curve["network"].split()
+    part = {"mean": "μ", "single": "one network"}[part]
+    whose = "" if curve["criterion"] == "random" else f" of {names[curve['by']]}"
+    return f"{part} of {names[method]}, kept by {ORDERS[curve['criterion']]}{whose}"
+
+
+def sparsity_summary(pruning: dict) -> dict[str, dict[str, str]]:
+    """Return what a pruning's summary.json holds: by curve, accuracy and shares of weights."""
+    curves, names = pruning["curves"], pruning.get("names", METHODS)
+    summary = {}
+    for name, curve in curves["all"].items():
+        cells = {"accuracy whole": f"{100 * curve['accuracy'][0]:.2f} %"}
+        for part, loss in _losses(pruning):
+            share = curves[part][name]["sparsity"][loss]
+            cells[f"zero at {_points(loss)}, {part}"] = f"{100 * share:.0f} %"
+        summary[curve_title(curve, names)] = cells
+    return summary
+
+
+def sparsity_table(pruning: dict) -> Table:
+    """Return the share of weights that can be zero before this much accuracy is lost."""
+    weights = {"all": "all weights", "alive": "live pixels"}
+    head = ["network, order", "unpruned accuracy"]
+    head += [f"pruned at {_points(loss)}, {weights[part]}" for part, loss in _losses(pruning)]
+    return Table(
+        head,
+        [[title, *cells.values()] for title, cells in sparsity_summary(pruning).items()],
+        title="Share of weights that can be zero before this much accuracy is lost",
+        note="“Live pixels” leaves out the weights of dead pixels.",
+    )
+
+
+def _losses(pruning: dict) -> list[tuple[str, str]]:
+    """Return the pairs of weights pruned (all or alive) and accuracy lost."""
+    curves = pruning["curves"]
+    return [
+        (part, loss) for part in curves for loss in next(iter(curves["all"].values()))["sparsity"]
+    ]
+
+
+def _points(loss: str) -> str:
+    return f"−{100 * float(loss):g} point{'s' if float(loss) > 0.01 else ''}"

@@ -1,0 +1,80 @@
+"""Diagnostics of a Markov chain, as the report shows them."""
+
+from utils.evaluation.diagnostics import LARGEST_RHAT, energy_balance, slow_groups
+from utils.report.results import DAMAGED, Missing, RunResult
+from utils.report.tables import Table, number
+from utils.runs.progress import duration
+
+NAMES = {
+    "test_log_likelihood": "log likelihood of the test images",
+    "train_nll": "NLL of the training images",
+    "mean_squared_weight": "mean square of the weights",
+    "probability": "probabilities of some test images",
+    "weights": "random projections of all weights",
+    "output_layer": "random projections of the output layer's weights",
+}
+
+
+def chain_tables(run: RunResult) -> list[Table | str]:
+    """Return how the chain ran, and R-hat and ESS of each group of quantities."""
+    found = run.json("diagnostics.json")
+    head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
+            "median bulk ESS", "median bulk ESS per hour"]  # fmt: skip
+    parts = (
+        "smallest_ess_bulk",
+        "smallest_ess_tail",
+        "median_ess_bulk",
+        "median_ess_bulk_per_hour",
+    )
+    rows = [
+        [
+            NAMES.get(name, name.replace("_", " ")),
+            number(group["largest_rhat"], 3) if group["largest_rhat"] else "infinite",
+            *(number(group[part], 0) for part in parts),
+        ]
+        for name, group in found["groups"].items()
+        if group
+    ]
+    kept = [record for record in run.records("trace.jsonl") if not record["burnin"]]
+    accepted = sum(record["accept_prob"] for record in kept) / len(kept)
+    divergent = sum(record["divergent"] for record in kept)
+    balance, error = energy_balance([record["delta_energy"] for record in kept])
+    chains, draws, hours = (found[name] for name in ("chains", "draws_per_chain", "hours"))
+    so_far = "" if run.finished else " so far"
+    summary = [
+        ["chains", str(chains)],
+        ["samples of each", f"{draws}{so_far}"],
+        ["sampling time", duration(3600 * hours)],
+        ["samples per hour", number(chains * draws / hours, 0)],
+        ["acceptance", number(accepted, 2)],
+        ["divergent transitions", str(divergent)],
+        ["mean of exp(−ΔH) over all proposals (exact HMC: 1)",
+         f"{number(balance, 3)} ± {number(error, 3)}"],
+    ]  # fmt: skip
+    return [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
+
+
+def mixing_warning(run: RunResult) -> str:
+    """Return a sentence if R-hat says that the chain has not mixed in every respect, else ""."""
+    try:
+        slow = slow_groups(run.json("diagnostics.json")["groups"])
+    except (Missing, *DAMAGED):
+        return ""
+    if not slow:
+        return ""
+    return (
+        f"The chain has not mixed in every respect: R-hat is above {LARGEST_RHAT} for "
+        f"{', '.join(slow)}. A longer chain may change what depends on these."
+    )
+
+
+def progress(run: RunResult) -> str:
+    """Return the run's kind, and for chains how many of their samples are there."""
+    try:
+        layout = run.json("chains.json")
+        return (
+            f"{run.kind} ({layout['stored_per_chain']} of {layout['samples_per_chain']} samples "
+            "of a chain)"
+        )
+    except (Missing, *DAMAGED):
+        return run.kind

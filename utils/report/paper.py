@@ -1,0 +1,160 @@
+"""What a paper is to this repository: steps to run, claims to judge, and sections of the report.
+
+Each paper is a folder in papers/ that defines one `Paper`; papers/__init__.py lists them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from utils.report.results import DAMAGED, Missing, Results, why_not
+from utils.report.tables import Table
+
+from matplotlib.figure import Figure
+
+# ---- what to run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A script's config in a preset, and the seconds it takes on two idle cores of a Zen 5."""
+
+    config: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A script to run, its config in each preset, and the runs it is made from."""
+
+    script: str
+    kind: str  # of its run: what the directory's name begins with
+    plans: dict[str, Plan]  # by preset
+    inputs: tuple[tuple[str, str], ...] = ()  # the script's options that take runs, and their kinds
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the kinds of runs that must be finished first."""
+        return tuple(kind for option, kind in self.inputs)
+
+
+# ---- what to judge
+
+HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+
+
+class Finding(NamedTuple):
+    """A claim's mark and the numbers behind it; `numbers` is the short form of `evidence`."""
+
+    mark: str
+    evidence: str
+    numbers: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, the criterion for its mark, and the function that applies it."""
+
+    text: str
+    source: str  # where the paper says so
+    criterion: str
+    kinds: tuple[str, ...]  # of the runs that `judge` reads
+    judge: Callable[[Results], Finding]
+    in_short: dict[str, str] = field(default_factory=dict)  # by mark; empty for minor claims
+    ours: bool = False  # not claimed by the paper, but a question that it leaves open
+
+
+def claim(text: str, **fields) -> Callable[[Callable], Claim]:
+    """Turn the function that judges a claim into the claim (a decorator)."""
+    return lambda judge: Claim(text, judge=judge, **fields)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim and how it fares."""
+
+    claim: Claim
+    mark: str
+    evidence: str
+    in_short: str  # a sentence for the top of the report, or ""
+
+
+def judge(claim: Claim, results: Results) -> Verdict:
+    """Judge a claim; its mark is UNKNOWN if a run it needs is missing or damaged."""
+    try:
+        finding = claim.judge(results)
+    except (Missing, *DAMAGED) as error:
+        runs = [results.runs[kind] for kind in claim.kinds]
+        return Verdict(claim, UNKNOWN, why_not(error, *runs), "")
+    sentence = claim.in_short.get(finding.mark)
+    in_short = f"{sentence}: {finding.numbers}." if sentence else ""
+    return Verdict(claim, finding.mark, finding.evidence, in_short)
+
+
+# ---- what to show
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """A figure that runs of a kind leave as <name>.png and .pdf, with its title and caption."""
+
+    kind: str
+    name: str
+    title: str
+    caption: str
+    source: str  # the result file that it is drawn from
+    draw: Callable[..., Figure]
+
+    def save(self, run, *arguments) -> None:
+        """Draw the figure from the run's result file and save it in the run."""
+        run.save_figure(self.name, self.draw(run.path(self.source), *arguments))
+
+
+def figure(kind: str, name: str, source: str, title: str, caption: str) -> Callable:
+    """Turn the function that draws a figure into the figure (a decorator)."""
+    return lambda draw: RunFigure(kind, name, title, caption, source, draw)
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """Tables and paragraphs of the report about runs of a kind."""
+
+    kind: str
+    write: Callable[[Results], list[Table | str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report."""
+
+    anchor: str  # its address within the paper's part of the page
+    short: str  # its name in the list of sections
+    title: str
+    parts: tuple[RunFigure | RunTables, ...]
+
+
+# ---- all of it
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Everything that is specific to one paper."""
+
+    name: str  # of its folder
+    title: str
+    authors: str  # and year
+    url: str
+    heading: str  # a few words for the top of the page
+    introduction: str  # a paragraph: what the paper is about
+    terms: dict[str, str]  # words a reader needs, explained
+    steps: tuple[Step, ...]  # in order: a step needs only earlier ones
+    artefacts: dict[str, tuple[str, ...]]  # kinds of the runs that each is made from
+    claims: tuple[Claim, ...]
+    sections: tuple[Section, ...]
+    cautions: tuple[Callable[[Results], str], ...] = ()  # each a sentence to read first, or ""
+    numbers: dict[str, Callable[[Results], object]] = field(default_factory=dict)  # for programs
+
+    @property
+    def figures(self) -> list[RunFigure]:
+        parts = [part for section in self.sections for part in section.parts]
+        return [part for part in parts if isinstance(part, RunFigure)]
