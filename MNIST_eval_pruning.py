@@ -16,7 +16,6 @@ lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their fi
 
 import json
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +31,13 @@ from utils.evaluation.pruning import (
     sparsity_at,
     without,
 )
-from utils.networks.predictions import class_probabilities
 from utils.posteriors.sources import NEWEST, NONE, WeightSpace, locate, open_weight_space
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import identify
-from utils.runs.progress import announce, progress_bar
+from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
@@ -88,7 +86,7 @@ def main(config: PruningConfig) -> None:
         return
     run.select_matmul()
     prunings = list_prunings(space, config.seed)
-    announce_work(run, space, data, count_networks(prunings))
+    check_space(run.directory, memory_bytes=40 * len(space.alive), disk_bytes=1e6)
     save_histograms(run, space)
     results = {
         "source": str(source),
@@ -126,14 +124,6 @@ def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
 def count_networks(prunings: list[Pruning]) -> int:
     """All and alive weights, all shares, all orders."""
     return 2 * len(KEPT_PERCENT) * sum(len(pruning.orders) for pruning in prunings)
-
-
-def announce_work(run: Run, space: WeightSpace, data: Dataset, count: int) -> None:
-    weights = space.singles["hmc"]
-    class_probabilities(space.network, weights, data.test_images)  # the first time is slower
-    started = time.perf_counter()
-    class_probabilities(space.network, weights, data.test_images)
-    announce(run.directory, count * (time.perf_counter() - started), 40 * len(weights), 1e6)
 
 
 def save_histograms(run: Run, space: WeightSpace) -> None:

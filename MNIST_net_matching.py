@@ -12,7 +12,6 @@ directory training_dynamics.npz (see `evaluate`), its figures, metrics.jsonl (pe
 barriers, NoT), and the two trained networks as samples.npy with network.json.
 """
 
-import time
 from dataclasses import dataclass, replace
 
 from papers.compact import permutation_figures
@@ -21,7 +20,6 @@ from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
     TrainingState,
-    seconds_per_epoch,
     settings_of,
     start_training,
     train,
@@ -30,7 +28,7 @@ from utils.networks.network import Network
 from utils.networks.registry import network_for
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
-from utils.runs.progress import announce, progress_bar
+from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
@@ -92,16 +90,12 @@ def resume_or_start(
         return TrainingState(**tensors, epoch=counters["epoch"]), arrays
     pair = [network.initial_weights(generator(config.seed, "initial_weights", k)) for k in (0, 1)]
     state = start_training(torch.stack(pair).to(run.device), settings)
-    started = time.perf_counter()
+    size = state.weights.nbytes
+    check_space(run.directory, memory_bytes=size, disk_bytes=8 * size)
     untrained = evaluate(network, data, state.weights, config)
-    seconds = time.perf_counter() - started + seconds_per_epoch(
-        network, data.train_images, data.train_labels, settings, num_members=2
-    )  # fmt: skip
     room = config.num_epochs + 1
     results = {name: torch.zeros(room, *value.shape).to(value) for name, value in untrained.items()}
     store(run, results, state, untrained)
-    size = state.weights.nbytes
-    announce(run.directory, seconds * config.num_epochs, more_memory=size, disk_bytes=8 * size)
     return state, results
 
 

@@ -15,7 +15,6 @@ training loss). A stopped run goes on at its last epoch.
 """
 
 import json
-import time
 from dataclasses import dataclass
 
 from papers.compact import permutation_figures
@@ -24,7 +23,6 @@ from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
     TrainingState,
-    seconds_per_epoch,
     settings_of,
     start_training,
     train,
@@ -35,7 +33,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
 from utils.runs.files import write_atomically
-from utils.runs.progress import announce, progress_bar
+from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
@@ -85,7 +83,8 @@ def main(config: TranspositionsConfig) -> None:
     run.select_matmul()
     number, state = resume_or_start(run, network, settings)
     records = load_records(run, number)
-    announce_work(run, network, data, settings, number, state)
+    size = state.weights.nbytes
+    check_space(run.directory, memory_bytes=3 * size, disk_bytes=6 * size)
     with run.graceful_stop():
         for repetition in range(number, config.num_runs):
             if repetition > number:
@@ -131,24 +130,6 @@ def make_pair(config: TranspositionsConfig, network: Network, number: int, k: in
 def wanted_transpositions(size: int, count: int) -> list[int]:
     """`count` values of NoT, evenly spaced from 1 to the most that `size` units can have."""
     return np.linspace(min(1, size - 1), size - 1, count).round().astype(int).tolist()
-
-
-def announce_work(
-    run: Run, network: Network, data: Dataset, settings: TrainingSettings, number: int,
-    state: TrainingState,
-) -> None:  # fmt: skip
-    config = run.config
-    pair = make_pair(config, network, number, 0)
-    started = time.perf_counter()
-    measure_pair(network, data, config, pair, state.weights[:2])
-    measuring = config.num_perm_exps * (time.perf_counter() - started)
-    epoch = seconds_per_epoch(
-        network, data.train_images, data.train_labels, settings, len(state.weights)
-    )
-    epochs = (config.num_runs - number) * config.num_epochs - state.epoch
-    seconds = epochs * epoch + (config.num_runs - number) * measuring
-    size = state.weights.nbytes
-    announce(run.directory, seconds, more_memory=3 * size, disk_bytes=6 * size)
 
 
 def train_pairs(

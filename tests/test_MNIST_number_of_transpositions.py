@@ -149,7 +149,6 @@ def fake_records(run, monkeypatch, stages: dict[str, list], **settings) -> dict:
         ]  # fmt: skip
 
     monkeypatch.setattr("MNIST_number_of_transpositions.measure_pair", made_up)
-    monkeypatch.setattr("MNIST_number_of_transpositions.announce_work", lambda *arguments: None)
     pairs = len(stages["trained"])
     directory = run("made_up", num_runs=1, num_epochs=1, num_perm_exps=pairs, **settings)
     return json.loads((directory / "summary.json").read_text())
@@ -249,7 +248,6 @@ def test_a_run_stopped_while_measuring_ends_its_wandb_session(run, monkeypatch):
         signal.raise_signal(signal.SIGTERM)
         return []
 
-    monkeypatch.setattr("MNIST_number_of_transpositions.announce_work", lambda *arguments: None)
     monkeypatch.setattr("MNIST_number_of_transpositions.measure_pair", stop_instead)
     monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(self))
     with pytest.raises(Stopped):

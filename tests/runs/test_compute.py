@@ -1,7 +1,7 @@
 """The choice of device and matmul."""
 
 from utils.runs import compute
-from utils.runs.compute import MatmulMeasurement, choose_device, choose_matmul
+from utils.runs.compute import MatmulMeasurement, choose_device, choose_matmul, threads_for
 from utils.runs.errors import UserError
 
 import pytest
@@ -70,6 +70,21 @@ def test_measuring_leaves_the_setting_alone():
     assert torch.get_float32_matmul_precision() == "high"
     assert set(results) == set(compute.CANDIDATES)
     assert all(m.gflops > 0 for m in results.values())
+
+
+def test_small_products_have_one_thread_and_large_ones_as_many_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for rows, hidden, threads in ((200, 8, 1), (3000, 64, 2)):  # 64: the quick preset's
+            with threads_for(2 * rows * 784 * hidden):
+                assert torch.get_num_threads() == threads
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), threads_for(1):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_cuda_where_there_is_none(monkeypatch):

@@ -1,4 +1,4 @@
-"""What is told before the work begins."""
+"""Checks of memory and disk before the start, and durations."""
 
 from utils.runs import progress
 from utils.runs.errors import UserError
@@ -8,7 +8,7 @@ import pytest
 
 def test_too_little_disk_is_said_before_the_start(tmp_path):
     with pytest.raises(UserError, match=r"This needs .* MB of disk"):
-        progress.announce(tmp_path, seconds=1, more_memory=0, disk_bytes=1e18)
+        progress.check_space(tmp_path, memory_bytes=0, disk_bytes=1e18)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_durations_as_people_say_them(seconds, text):
 
 def test_more_memory_than_is_free_is_warned_of(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "available_memory", lambda: 2e9)
-    progress.announce(tmp_path, seconds=1, more_memory=1.9e9, disk_bytes=1)
+    progress.check_space(tmp_path, memory_bytes=1.9e9, disk_bytes=1)
     assert capsys.readouterr().err == ""
-    progress.announce(tmp_path, seconds=1, more_memory=3e9, disk_bytes=1)
+    progress.check_space(tmp_path, memory_bytes=3e9, disk_bytes=1)
     assert "3.0 GB more memory are needed, and 2.0 GB are free" in capsys.readouterr().err

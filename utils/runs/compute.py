@@ -1,13 +1,15 @@
-"""What computes: the device, and the matrix multiplication that suits this machine best.
+"""What computes: the device, the kernel of matrix products, and the number of threads.
 
-PyTorch's CPU builds carry two fp32 matmuls, MKL and oneDNN; which of them is faster, and whether
-oneDNN keeps fp32 accuracy when asked through `set_float32_matmul_precision("medium")`, differs
-between processors (with AMX the switch rounds to bf16). So both are timed and checked here
-when a run is opened, and everything that follows uses the winner.
+PyTorch's CPU builds carry two float32 matrix products, MKL and oneDNN. Which is faster, and whether
+oneDNN keeps float32 accuracy when selected by `set_float32_matmul_precision("medium")`, differs
+between processors: with AMX it rounds to bfloat16. The default is MKL, which gives the same bits
+every time; on request both are timed and checked, and the faster accurate one is used.
 """
 
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +21,11 @@ import torch
 CANDIDATES = {"default": "highest", "onednn": "medium"}
 # A switch must gain more than timing noise, or two equal kernels would alternate between runs.
 WORTHWHILE_GAIN = 1.2
-# oneDNN and MKL sum in different orders; bf16 would be off by a factor of thousands.
+# oneDNN and MKL sum in different orders; bfloat16 would be off by a factor of thousands.
 ACCURACY_SLACK = 4.0
+# Floating-point operations of a product that one thread does in about 0.5 ms. A second thread could
+# save half of that, but where it has to wait for a core, as on a busy machine, it costs 2 to 4 ms.
+SMALL_PRODUCT = 2e7
 
 
 class MatmulMeasurement(NamedTuple):
@@ -29,7 +34,7 @@ class MatmulMeasurement(NamedTuple):
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is CUDA where there is one."""
+    """Return the device called `name`; "auto" is CUDA if there is one."""
     if name not in DEVICES:
         raise UserError(f"device must be one of {', '.join(DEVICES)}, got {name!r}.")
     available = torch.cuda.is_available()
@@ -39,17 +44,32 @@ def choose_device(name: str) -> torch.device:
 
 
 def processor() -> str:
-    """The model of this machine's CPU."""
+    """Return the model of this machine's CPU."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def choose_matmul(device: torch.device, name: str = "auto") -> str:
-    """Select the matmul called `name`, or the fastest accurate one, and return its name.
+@contextmanager
+def threads_for(flops: float) -> Iterator[None]:
+    """Compute on one thread within it, if the largest product is too small for several.
 
-    A resumed run must name the kernel it was begun with, to go on with the same bits.
+    `flops` is the number of floating-point operations of that product: 2 · rows · inputs · outputs.
+    """
+    threads = torch.get_num_threads()
+    if flops <= SMALL_PRODUCT:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def choose_matmul(device: torch.device, name: str = "auto") -> str:
+    """Select the kernel called `name`, or with "auto" the fastest accurate one; return its name.
+
+    A resumed run must name the kernel it was begun with, to continue with the same bits.
     """
     if name == "onednn" and device.type == "cpu" and name not in _accurate(measure_matmuls()):
         raise UserError(
@@ -57,7 +77,7 @@ def choose_matmul(device: torch.device, name: str = "auto") -> str:
             "--matmul default, or resume the run where it was begun."
         )
     if device.type != "cpu":
-        name = "default"  # there, any other precision would round the products
+        name = "default"  # on GPUs any other precision rounds the products
     elif name == "auto":
         name = _fastest_accurate()
     torch.set_float32_matmul_precision(CANDIDATES[name])
@@ -65,7 +85,7 @@ def choose_matmul(device: torch.device, name: str = "auto") -> str:
 
 
 def measure_matmuls(rows: int = 1000, repeats: int = 8) -> dict[str, MatmulMeasurement]:
-    """Speed and error of each candidate on a layer of the paper's network, interleaved."""
+    """Measure speed and error of each kernel on a layer of the paper's network, interleaved."""
     random = torch.Generator().manual_seed(0)
     inputs = torch.rand(rows, 784, generator=random)
     weights = torch.randn(512, 784, generator=random)
@@ -94,4 +114,4 @@ def _fastest_accurate() -> str:
 
 def _accurate(measured: dict[str, MatmulMeasurement]) -> list[str]:
     limit = ACCURACY_SLACK * measured["default"].error
-    return [name for name, found in measured.items() if found.error <= limit]
+    return [name for name, measurement in measured.items() if measurement.error <= limit]

@@ -1,4 +1,4 @@
-"""Telling what work will take before it begins, and how far it is."""
+"""Progress bars, which show the time left, and checks of memory and disk before the start."""
 
 import math
 import resource
@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 
 def progress_bar(total: int, description: str, initial: int = 0, unit: str = "epoch") -> tqdm:
-    """A bar with the time left; in a log file a line every half minute."""
+    """Return a bar with the time left; in a log file, a line every half minute."""
     interactive = sys.stderr.isatty()
     return tqdm(
         total=total, initial=initial, desc=description, unit=unit,
@@ -20,35 +20,37 @@ def progress_bar(total: int, description: str, initial: int = 0, unit: str = "ep
     )  # fmt: skip
 
 
-def announce(
-    directory: Path,
-    seconds: float,
-    more_memory: float,
-    disk_bytes: float,
-    disk_bytes_there: float = 0,
+def check_space(
+    directory: Path, memory_bytes: float, disk_bytes: float, disk_bytes_there: float = 0
 ) -> None:
-    """Say what the work ahead will take; refuse to begin what the disk cannot hold.
+    """Say how much memory and disk the work needs; refuse what the disk cannot hold.
 
-    `more_memory` is in bytes and comes on top of what the process has needed so far; of
-    `disk_bytes` so many may be there already, when the run is resumed.
+    `memory_bytes` come on top of what the process has used so far. Of `disk_bytes`, a resumed run
+    has written `disk_bytes_there` before.
     """
-    memory = peak_memory() + more_memory
-    print(
-        f"Estimate: {duration(seconds)}, {memory / 1e9:.1f} GB of memory, "
-        f"{disk_bytes / 1e6:.0f} MB of disk in {directory}"
-    )
+    memory = peak_memory() + memory_bytes
+    print(f"Needs {memory / 1e9:.1f} GB of memory and {disk_bytes / 1e6:.0f} MB in {directory}")
     check_disk(directory, disk_bytes, disk_bytes_there)
-    if more_memory > available_memory():
+    if memory_bytes > available_memory():
         print(
-            f"Warning: {more_memory / 1e9:.1f} GB more memory are needed, and "
+            f"Warning: {memory_bytes / 1e9:.1f} GB more memory are needed, and "
             f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
             "A smaller network, or fewer of them at once, would need less.",
             file=sys.stderr,
         )
 
 
+def announce(
+    directory: Path, seconds: float, more_memory: float, disk_bytes: float,
+    disk_bytes_there: float = 0,
+) -> None:  # fmt: skip
+    """Say as well how long the work will take; scripts leave this to their progress bars."""
+    print(f"Estimate: {duration(seconds)}")
+    check_space(directory, more_memory, disk_bytes, disk_bytes_there)
+
+
 def check_disk(directory: Path, disk_bytes: float, disk_bytes_there: float = 0) -> None:
-    """Refuse to begin what the disk cannot hold, beside what is there of it already."""
+    """Refuse what the disk cannot hold beside what has been written before."""
     free = shutil.disk_usage(directory).free
     if disk_bytes - disk_bytes_there > free:
         raise UserError(
@@ -58,21 +60,21 @@ def check_disk(directory: Path, disk_bytes: float, disk_bytes_there: float = 0) 
 
 
 def available_memory() -> float:
-    """Bytes that programs can still have; infinite where the system does not tell."""
+    """Return the bytes of memory that are free; infinity if the system does not say."""
     table = Path("/proc/meminfo")
     lines = table.read_text().splitlines() if table.exists() else []
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * float(found[0]) if found else math.inf
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * float(available[0]) if available else math.inf
 
 
 def peak_memory() -> int:
-    """The most memory this process has held so far, in bytes."""
+    """Return the most memory this process has held so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: '40 s', '3 min 20 s', '2 h 5 min'."""
+    """Write seconds as people say them: '40 s', '3 min 20 s', '2 h 5 min'."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
