@@ -20,7 +20,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.diagnostics import LARGEST_RHAT, slow_groups
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chain_record import ChainRecord, Pace
@@ -143,7 +143,7 @@ def main(config: HMCConfig) -> None:
     device = choose_device(config.device)
     with parallel.connected(device) as ranks:
         check_sharing(config, ranks)
-        data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+        data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
         ranks.sum(torch.zeros(1))  # all have their data: before, no earlier run is touched
         run, to_do = open_together(config, device, ranks)
         if to_do:

@@ -34,7 +34,7 @@ from papers.compact.tables import (
     score_numbers,
     score_table,
 )
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.alignment import (
     Aligned,
     RebasedSamples,
@@ -165,7 +165,7 @@ class Setup:
 def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     sources = find_sources(config)
-    data = load_dataset(config.dataset, config.data_dir, sources.num_train).to(device)
+    data = load_pixels(config.dataset, config.data_dir, sources.num_train).to(device)
     check_network(sources.network, data, sources.paths["HMC"])
     run = open_run(config, KIND, device, sources.inputs, num_train=sources.num_train)
     if run.finished:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from papers.compact import weight_figures
 from papers.compact.tables import method_names, sparsity_summary, sparsity_table
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.pruning import (
     KEPT_PERCENT,
     LOSSES,
@@ -80,7 +80,7 @@ def main(config: PruningConfig) -> None:
     inputs = {"eval": identify(source)}
     space, names = open_weight_space(source, device), names_in(source)
     print(f"Posteriors of {source}")
-    data = load_dataset(config.dataset, config.data_dir).to(device)
+    data = load_pixels(config.dataset, config.data_dir).to(device)
     run = open_run(config, KIND, device, inputs)
     if run.finished:
         return

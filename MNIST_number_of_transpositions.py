@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass
 
 from papers.compact import permutation_figures
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
@@ -74,7 +74,7 @@ class Pair:
 
 def main(config: TranspositionsConfig) -> None:
     device = choose_device(config.device)
-    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     settings = settings_of(config)
     run = open_run(config, KIND, device)

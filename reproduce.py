@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from papers import PAPERS
-from utils.data.datasets import FILES
+from utils.data.sources import SOURCES
 from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results, RunResult, open_results
@@ -111,7 +111,7 @@ def read_options() -> argparse.Namespace:
         help=f"only these, with what they need: {', '.join(ARTEFACTS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--dataset", choices=FILES, default="MNIST", help="default: MNIST, as in the paper"
+        "--dataset", choices=SOURCES, default="MNIST", help="default: MNIST, as in the paper"
     )
     parser.add_argument(
         "--out_dir", default="runs", metavar="DIR", help="where runs are kept (default: runs)"

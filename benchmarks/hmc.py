@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 import harness
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.hmc import kinetic_energy, leapfrog, transition
 from utils.methods.hmc.potential import CHUNK_ROWS, Posterior
@@ -56,7 +56,7 @@ ENERGY_STEPS = 100
 def main() -> None:
     options = read_options()
     matmul = choose_matmul(torch.device("cpu"))
-    data = load_dataset("MNIST", options.data_dir)
+    data = load_pixels("MNIST", options.data_dir)
     state = stationary_state(data, options.samples)
     momentum = torch.randn(state.shape, generator=generator(0, "benchmark_momentum"))
     with tempfile.TemporaryDirectory() as folder:

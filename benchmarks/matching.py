@@ -10,7 +10,7 @@ products that matching by activation cannot do without, plus the assignment.
 import argparse
 
 import harness
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.compute import choose_matmul
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--num_images", type=int, help="of the training images; default: all")
     options = parser.parse_args()
     choose_matmul(torch.device("cpu"))
-    data = load_dataset("MNIST", options.data_dir, options.num_images)
+    data = load_pixels("MNIST", options.data_dir, options.num_images)
     pair = [NETWORK.initial_weights(generator(0, "benchmark", k)) for k in (0, 1)]
     bench_activation(*pair, data.train_images, options.repeats)
     bench_weight(*pair, options.repeats)

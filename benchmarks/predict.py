@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import harness
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.predictions import CHUNK_ROWS, mean_probabilities
 from utils.posteriors.sources import Samples, open_samples
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--num_samples", type=int, default=20, help="timed, and scaled to one")
     options = parser.parse_args()
     choose_matmul(torch.device("cpu"))
-    images = load_dataset("MNIST", options.data_dir).test_images
+    images = load_pixels("MNIST", options.data_dir).test_images
     with tempfile.TemporaryDirectory() as directory:
         samples = make_samples(Path(directory), options.num_samples)
         weights = torch.stack(list(samples))

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 import harness
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.report.figures import BLUE, GREEN, PURPLE, panels, styled
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--data_dir", default=harness.ROOT / "data")
     parser.add_argument("--num_images", type=int, default=2000)
     options = parser.parse_args()
-    images = load_dataset("MNIST", options.data_dir, options.num_images).train_images
+    images = load_pixels("MNIST", options.data_dir, options.num_images).train_images
     recovered = {
         name: {method: curve(MLP(sizes), method, images) for method in METHODS}
         for name, sizes in NETWORKS.items()

@@ -10,7 +10,7 @@ the time of the matrix products alone at the best rate measured on this machine.
 import argparse
 
 import harness
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.data.download import import_torchvision
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     choose_matmul(torch.device("cpu"))
-    data = load_dataset("MNIST", options.data_dir)
+    data = load_pixels("MNIST", options.data_dir)
     images, labels = data.train_images[:NUM_IMAGES], data.train_labels[:NUM_IMAGES]
     loader = usual_loader(options.data_dir)
     ways = {

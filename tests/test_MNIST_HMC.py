@@ -5,7 +5,7 @@ import math
 
 import MNIST_HMC
 from tests.toy_chains import TOY, WEIGHTS, records
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import chain_record
@@ -53,7 +53,7 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
         "output_layer",
     }  # fmt: skip
-    data, network = load_dataset("MNIST", data_dir), load_network(run / "network.json")
+    data, network = load_pixels("MNIST", data_dir), load_network(run / "network.json")
     outputs = network.outputs(torch.from_numpy(np.array(samples)), data.test_images)
     average = outputs.softmax(-1).double().mean(0)
     assert summary["test_accuracy"] == accuracy(average, data.test_labels)

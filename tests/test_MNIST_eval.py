@@ -6,7 +6,7 @@ import shutil
 import signal
 
 from tests.conftest import TOY_EVALUATION
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.evaluation import alignment
 from utils.evaluation.columns import ROWS, TRUTH
 from utils.evaluation.diagnostics import rhat
@@ -34,12 +34,12 @@ def run(evaluated):
 
 @pytest.fixture
 def images(data_dir) -> np.ndarray:
-    return load_dataset("MNIST", data_dir).test_images.numpy().astype(np.float64)
+    return load_pixels("MNIST", data_dir).test_images.numpy().astype(np.float64)
 
 
 @pytest.fixture
 def labels(data_dir) -> np.ndarray:
-    return load_dataset("MNIST", data_dir).test_labels.numpy()
+    return load_pixels("MNIST", data_dir).test_labels.numpy()
 
 
 def read(path) -> dict:
@@ -262,7 +262,7 @@ def test_references_are_the_samples_they_are_named_after(evaluated, run):
 def test_diagnostics(evaluated, run, data_dir):
     found = read(run / "diagnostics.json")
     samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy").astype(float)
-    dead = ~load_dataset("MNIST", data_dir, 300).train_images.numpy().any(0)
+    dead = ~load_pixels("MNIST", data_dir, 300).train_images.numpy().any(0)
     assert dead.sum() > 67  # HMC has seen 300 images, where more pixels are dead than in all
     weights = samples[:, :7840].reshape(-1, 10, 784)[:, :, dead]
     check = found["dead_pixels"]
@@ -348,7 +348,7 @@ def test_the_mean_reference_and_the_null_are_what_they_are_called(evaluated, run
     assert closest > 1e-3  # it is none of the samples
     found = read(run / "diagnostics.json")["prior_networks"]
     network = MLP((784, 10, 10))
-    images = load_dataset("MNIST", data_dir, 300).train_images[:100]
+    images = load_pixels("MNIST", data_dir, 300).train_images[:100]
     matcher = make_matcher("activation", network, torch.from_numpy(samples[0]), images)
     planned = []
     for number in range(4):
@@ -363,7 +363,7 @@ def test_the_null_beside_other_methods_has_hmcs_effective_samples(evaluated, run
     count = null["networks_of_mean_with"]
     assert count == min(max(round(effective), 2), 16)
     network, alive = MLP((784, 10, 10)), space["alive"]
-    images = load_dataset("MNIST", data_dir, 300).train_images[:100]
+    images = load_pixels("MNIST", data_dir, 300).train_images[:100]
     reference = torch.from_numpy(np.load(run / "compact.npz")["reference"])
     matcher = make_matcher("activation", network, reference, images)
     moved = []

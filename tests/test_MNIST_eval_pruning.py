@@ -6,7 +6,7 @@ import shutil
 
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -40,10 +40,10 @@ def accuracy(weights: np.ndarray, data) -> float:
 def test_curves_and_histograms(run, source, data_dir):
     results = json.loads((run / "pruning.json").read_text())
     space = np.load(source / "weight_space.npz")
-    data = load_dataset("MNIST", data_dir)
+    data = load_pixels("MNIST", data_dir)
     alive = space["alive"]
     assert results["kept_percent"] == PERCENT
-    dead = ~load_dataset("MNIST", data_dir, 300).train_images.any(0)  # of the images HMC has seen
+    dead = ~load_pixels("MNIST", data_dir, 300).train_images.any(0)  # of the images HMC has seen
     assert results["weights"] == {"all": 7960, "alive": 7960 - 10 * int(dead.sum())}
     curves = results["curves"]
     assert curves["all"].keys() == curves["alive"].keys()
@@ -89,7 +89,7 @@ def test_curves_and_histograms(run, source, data_dir):
 
 def test_chance_is_the_average_of_ten_orders(run, source, data_dir):
     curves = json.loads((run / "pruning.json").read_text())["curves"]
-    space, data = np.load(source / "weight_space.npz"), load_dataset("MNIST", data_dir)
+    space, data = np.load(source / "weight_space.npz"), load_pixels("MNIST", data_dir)
     random, accuracies = generator(0, "random_order"), []
     for _ in range(10):
         pruned, order = space["hmc_after_mean"].copy(), torch.randperm(7960, generator=random)

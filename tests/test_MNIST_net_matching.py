@@ -3,7 +3,7 @@
 import json
 
 from MNIST_net_matching import NetMatchingConfig, main
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
 from utils.runs.config import load_config
@@ -72,7 +72,7 @@ class Direct:
     def __init__(self, directory, data_dir):
         self.network = load_network(directory / "network.json")
         self.first, second = torch.from_numpy(np.load(directory / "samples.npy"))
-        data = load_dataset("MNIST", data_dir, 1000)
+        data = load_pixels("MNIST", data_dir, 1000)
         self.matchers = [
             ActivationMatcher(self.network, self.first, data.train_images),
             WeightMatcher(self.network, self.first),
@@ -240,7 +240,7 @@ def test_several_layers_are_told_one_by_one(run, capsys):
 
 def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
     directory = run("dead", activation="relu", learning_rate=1.0, num_epochs=1)
-    data = load_dataset("MNIST", data_dir, 1000)
+    data = load_pixels("MNIST", data_dir, 1000)
     network = load_network(directory / "network.json")
     first, second = torch.from_numpy(np.load(directory / "samples.npy"))
     dead, reference_dead = (

@@ -7,7 +7,7 @@ import signal
 
 from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
 from tests.networks.toy_networks import WrongTable
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.runs.errors import UserError
 from utils.runs.run import Run
@@ -223,7 +223,7 @@ def test_losses_and_errors_are_those_of_the_networks_trained(run, monkeypatch, d
 
     monkeypatch.setattr(Run, "save_checkpoint", noted)
     records = load_records(run("kept", num_runs=1))
-    data, network = load_dataset("MNIST", data_dir, 600), MLP((784, 16, 10))
+    data, network = load_pixels("MNIST", data_dir, 600), MLP((784, 16, 10))
     for pair, (first, second) in enumerate(saved[-1].unflatten(0, (PAIRS, 2))):
         (trained,) = (r for r in records if (r["pair"], r["stage"]) == (pair, "trained"))
         for part, images, labels in (

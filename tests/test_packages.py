@@ -34,7 +34,7 @@ def listed(package: Path) -> list[str]:
     """Return the modules that a package's docstring lists, in its order."""
     module = ast.parse((REPOSITORY / package / "__init__.py").read_text())
     docstring = ast.get_docstring(module, clean=False)
-    return re.findall(r"^    (\w+)  +\S", docstring or "", flags=re.MULTILINE)
+    return re.findall(r"^ *(\w+)  +\S", docstring or "", flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=str)

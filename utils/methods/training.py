@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from utils.data.batches import data_order
 from utils.methods.method import tensors_of
 from utils.networks.network import Network
 from utils.runs.errors import UserError
-from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -124,11 +124,6 @@ def seconds_per_epoch(
     train(network, state, images[:points], labels[:points], settings, seed=0, num_epochs=1)
     elapsed = time.perf_counter() - start
     return elapsed * (num_members / members) * (len(images) / points)
-
-
-def data_order(num_points: int, seed: int, stream: Hashable, epoch: int) -> Tensor:
-    """The order in which a member visits the training points in an epoch."""
-    return torch.randperm(num_points, generator=generator(seed, "data_order", stream, epoch))
 
 
 def check_losses(losses: Tensor, when: str) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.data.batches import data_order
 from utils.evaluation.metrics import accuracy
 from utils.methods.method import Method, Problem, Scores
-from utils.methods.training import adam_update, check_losses, data_order
+from utils.methods.training import adam_update, check_losses
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian

@@ -49,7 +49,9 @@ class Config:
     config: str | None = option(
         None, "YAML file with settings, instead of --config_name", metavar="FILE"
     )
-    dataset: str = option("MNIST", "data set", choices=("MNIST", "FashionMNIST", "KMNIST"))
+    dataset: str = option(
+        "MNIST", "data set: MNIST, FashionMNIST, KMNIST, CIFAR10, …; CIFAR10_0-5: classes 0 to 5"
+    )
     seed: int = option(0, "seed of every random stream of the run", minimum=0)
     run_name: str = option(
         "", "suffix of the run's directory, to keep several runs apart", metavar="NAME"

@@ -1,6 +1,6 @@
 import math
 
-from utils.data.datasets import load_dataset
+from utils.data.datasets import load_pixels
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.hmc import Flight, leapfrog
 from utils.methods.hmc.potential import (
@@ -205,7 +205,7 @@ class Watched:
 
 def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
     """From an anchored start the fall of margins becomes several times as fast within a path."""
-    data, network = load_dataset("MNIST", data_dir, 3000), MLP((784, 64, 10))
+    data, network = load_pixels("MNIST", data_dir, 3000), MLP((784, 64, 10))
     (start,) = anchored_maps(network, data, [generator(0, "initial_weights", 0)], 0, epochs=3)
     problem = network, data.train_images, data.train_labels
     listed, momentum = Watched(*problem), normal(len(start), seed=0)
