@@ -29,9 +29,11 @@ from pathlib import Path
 import harness
 from utils.data.datasets import Dataset, load_pixels
 from utils.methods.hmc.anchored import anchored_maps
-from utils.methods.hmc.hmc import kinetic_energy, leapfrog, transition
-from utils.methods.hmc.potential import CHUNK_ROWS, Posterior
+from utils.methods.hmc.chains import transition
+from utils.methods.hmc.leapfrog import kinetic_energy, leapfrog
+from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
+from utils.networks.mlp_passes import CHUNK_ROWS
 from utils.networks.network import Network
 from utils.posteriors.sources import open_samples
 from utils.report.figures import BLUE, ORANGE, panels, styled
@@ -102,7 +104,7 @@ def stationary_state(data: Dataset, samples: Path) -> Tensor:
 def near_posterior(network: Network, data: Dataset, epochs: int, lengths: tuple) -> Tensor:
     """An anchored MAP, moved on by some trajectories."""
     (weights,) = anchored_maps(network, data, [generator(0, "anchor")], 0, epochs)
-    target = Posterior(network, data.train_images, data.train_labels)
+    target = Potential(network, data.train_images, data.train_labels)
     for number, length in enumerate(lengths):
         weights, _ = transition(
             target, weights, STEP_SIZE, round(length / STEP_SIZE), 0, "burn-in", number
@@ -114,7 +116,7 @@ class Walk:
     """Leapfrog steps of ours along one trajectory, a few at a time; its lists have settled."""
 
     def __init__(self, network, data, weights, momentum, force):
-        self._target = Posterior(network, data.train_images, data.train_labels, force)
+        self._target = Potential(network, data.train_images, data.train_labels, force)
         self._weights, self._momentum = weights.clone(), momentum.clone()
         _, self._force = self._target.trajectory(weights)
         if force == "listed":
@@ -247,7 +249,7 @@ def dense_products(data: Dataset, rows: int):
 def energy_note(data, state, momentum, autograd: Autograd, peer) -> str:
     changes = {
         force: leapfrog(
-            Posterior(NETWORK, data.train_images, data.train_labels, force),
+            Potential(NETWORK, data.train_images, data.train_labels, force),
             state, momentum, STEP_SIZE, ENERGY_STEPS,
         ).delta_energy
         for force in FORCES
@@ -287,7 +289,7 @@ def compare_ranks(problem: Path, repeats: int) -> None:
 
 def compare_trajectories(data: Dataset, state: Tensor, batch: Path) -> None:
     """A whole transition of each config, energies and all; and what they are worth."""
-    target = Posterior(NETWORK, data.train_images, data.train_labels)
+    target = Potential(NETWORK, data.train_images, data.train_labels)
     ways = {
         f"{name}: {num_steps} steps of {step_size}": partial(
             transition, target, state, step_size, num_steps, 0

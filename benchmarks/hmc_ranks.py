@@ -8,8 +8,8 @@ import sys
 import time
 
 import harness  # noqa: F401 (finds utils)
-from utils.methods.hmc.hmc import leapfrog
-from utils.methods.hmc.potential import Posterior
+from utils.methods.hmc.leapfrog import leapfrog
+from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
 from utils.runs import ranks as parallel
 from utils.runs.compute import choose_matmul
@@ -31,12 +31,12 @@ def main() -> None:
         seconds = {}
         for force, count in STEPS.items():
             parts = ranks.part(images), ranks.part(labels)
-            target = Posterior(MLP(tuple(problem["sizes"].tolist())), *parts, force, None, ranks)
+            target = Potential(MLP(tuple(problem["sizes"].tolist())), *parts, force, None, ranks)
             times = []
             leapfrog(
                 target, weights, momentum, float(problem["step_size"]),
                 SETTLING_STEPS[force] + count + 1,
-                on_step=lambda _, times=times: times.append(time.perf_counter()),
+                on_step=lambda times=times: times.append(time.perf_counter()),
             )  # fmt: skip
             settled = np.diff(times[SETTLING_STEPS[force] :])
             seconds[force] = float(settled.mean())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.data.datasets import load_pixels
-from utils.methods.hmc.chain_record import ChainRecord
+from utils.methods.hmc.record import ChainRecord
 
 import pytest
 import yaml
@@ -182,15 +182,15 @@ def stopped_script(script, monkeypatch):
     """Run the script, ask it to stop in some step, and let go of its lock as a process does."""
 
     def run(in_step, *arguments):
-        on_step, steps = ChainRecord.on_step, []
+        stop_if_asked, steps = ChainRecord.stop_if_asked, []
 
-        def step(self, *arguments):
+        def step(self):
             steps.append(1)
             self.run.stop_requested = len(steps) == in_step
-            on_step(self, *arguments)
+            stop_if_asked(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ChainRecord, "on_step", step)
+            patch.setattr(ChainRecord, "stop_if_asked", step)
             stopped = script(*arguments)
         assert stopped.returncode == 130
         gc.collect()

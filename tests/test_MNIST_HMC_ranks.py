@@ -3,14 +3,18 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 
+import MNIST_HMC
 from tests.conftest import REPOSITORY, script_command
 from tests.toy_chains import FIXED, TOY, records, wait_for_records
+from utils.runs.errors import UserError
+from utils.runs.ranks import Ranks
 
 import numpy as np
 import pytest
@@ -36,6 +40,12 @@ def start_ranks(command: list[str]) -> list[subprocess.Popen]:
     ]  # fmt: skip
 
 
+def run_ranks(tmp_path, data_dir, *arguments) -> None:
+    ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *arguments))
+    errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+
+
 def torchrun(tmp_path, data_dir, *arguments) -> subprocess.CompletedProcess:
     script = script_command(tmp_path, data_dir, "MNIST_HMC", *arguments)[1:]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -52,8 +62,7 @@ def test_sharded_data_give_the_same_chain(script, tmp_path, data_dir):
     )  # fmt: skip
     alone = script("MNIST_HMC", *arguments, "--run_name", "alone")
     assert alone.returncode == 0, alone.stderr
-    both = torchrun(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "data")
-    assert both.returncode == 0, both.stderr
+    run_ranks(tmp_path, data_dir, *arguments, "--run_name", "both", "--parallel", "data")
     runs = [tmp_path / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
     one, two = (np.load(run / "samples.npy") for run in runs)
     np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
@@ -80,26 +89,24 @@ def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_di
     assert int(made) == steps == pytest.approx(int(planned), rel=0.1)
 
 
-@pytest.mark.parametrize("sharing", ["data", "chains"])
-def test_ranks_go_on_where_one_process_was_stopped(
-    script, stopped_script, tmp_path, data_dir, sharing
-):
-    """In the fifth step of the third chain's sixth transition, which they make anew."""
+def test_ranks_go_on_where_one_process_was_stopped(script, stopped_script, tmp_path, data_dir):
+    """In the fifth step of the third chain's sixth transition; all chains make theirs anew."""
     arguments = (*FIXED, "--num_chains", 4, "--num_samples", 3, "--run_name")
     alone = script("MNIST_HMC", *arguments, "alone")
     assert alone.returncode == 0, alone.stderr
     stopped_script(12 * (4 * 5 + 2) + 5, "MNIST_HMC", *arguments, "both")
-    more = ("both", "--parallel", sharing, "--resume")
-    both = torchrun(tmp_path, data_dir, *arguments, *more)
-    assert both.returncode == 0, both.stderr
-    runs = [tmp_path / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
-    one, two = (np.load(run / "samples.npy") for run in runs)
-    np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
-    before, after = (records(run) for run in runs)
-    assert after[:22] == before[:22]
-    assert [(r["iteration"], r["chain"]) for r in after] == [
-        (r["iteration"], r["chain"]) for r in before
-    ]
+    for sharing in ("data", "chains"):
+        place = tmp_path / sharing
+        shutil.copytree(tmp_path / "default", place / "default")
+        run_ranks(place, data_dir, *arguments, "both", "--parallel", sharing, "--resume")
+        runs = [place / "default" / f"HMC-MNIST-quick-{name}" for name in ("alone", "both")]
+        one, two = (np.load(run / "samples.npy") for run in runs)
+        np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
+        before, after = (records(run) for run in runs)
+        assert after[:20] == before[:20]
+        assert [(r["iteration"], r["chain"]) for r in after] == [
+            (r["iteration"], r["chain"]) for r in before
+        ]
 
 
 def test_a_dead_rank_ends_the_other_and_one_rank_can_go_on(script, tmp_path, data_dir):
@@ -166,8 +173,11 @@ def test_what_the_first_rank_refuses_is_said_once(tmp_path, data_dir):
     assert not errors[1]
 
 
-def test_several_processes_need_to_know_what_to_share(tmp_path, data_dir):
-    ranks = start_ranks(script_command(tmp_path, data_dir, "MNIST_HMC", *TOY))
-    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [2, 2]
-    assert all("--parallel data" in error for error in errors)
+@pytest.mark.parametrize(
+    ("sharing", "chains", "sentence"),
+    [("none", 1, "give --parallel data"), ("chains", 1, "2 processes need --num_chains 2")],
+)
+def test_several_processes_need_something_to_share(sharing, chains, sentence):
+    config = MNIST_HMC.HMCConfig(num_steps=5, parallel=sharing, num_chains=chains)
+    with pytest.raises(UserError, match=sentence):
+        MNIST_HMC.check_sharing(config, Ranks(0, 2))

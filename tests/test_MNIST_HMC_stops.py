@@ -1,24 +1,19 @@
-"""Chains killed, stopped and resumed; what they are said to need; and full disks."""
+"""Chains killed, stopped and resumed; full disks; and memory."""
 
 import gc
 import json
 import os
-import re
 import resource
 import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import MNIST_HMC
-import utils.methods.hmc.anchored
-from tests.toy_chains import FIXED, TOY, records, stored, wait_for_records
-from utils.methods.hmc import chain_record
-from utils.methods.hmc.chain_record import ChainRecord, Pace
-from utils.methods.hmc.hmc import leapfrog
-from utils.methods.hmc.potential import Energy
+from tests.toy_chains import FIXED, TOY, WEIGHTS, records, stored, wait_for_records
+from utils.methods.hmc import anchored
+from utils.methods.hmc import record as record_module
+from utils.methods.hmc.record import ChainRecord
 from utils.runs import progress
-from utils.runs.ranks import ALONE, Ranks
 from utils.runs.run import Run
 from utils.runs.wandb_log import NoWandb
 
@@ -76,132 +71,6 @@ def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     assert "Go on with" in errors
 
 
-# ---- what is said of time
-
-
-class Clock:
-    """Stands in for the module `time` where what is timed moves it."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    monotonic = perf_counter = __call__
-
-
-class TimedTarget:
-    """5 s for an energy, 2 s for a force, and half a minute more for the first of them."""
-
-    def __init__(self, clock):
-        self._clock, self._first, self.ranks = clock, 30.0, ALONE
-
-    def energy(self, weights):
-        self._clock.now += 5
-        return Energy(0.0, 0.0, torch.zeros_like(weights))
-
-    def trajectory(self, weights):
-        return self.energy(weights), self
-
-    def __call__(self, weights):
-        self._clock.now += 2 + self._first
-        self._first = 0.0
-        return torch.zeros_like(weights)
-
-    def counts(self):
-        return 0.0, 0
-
-
-def test_the_pace_is_that_of_any_number_of_steps(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(MNIST_HMC, "time", clock)
-    target, weights = TimedTarget(clock), torch.zeros(3)
-    pace = MNIST_HMC.measure_pace(target, weights, 0.1)
-    for num_steps in (1, 70):
-        began = clock.now
-        leapfrog(target, weights, torch.ones(3), 0.1, num_steps)
-        assert pace.seconds(num_steps, 1) == pytest.approx(clock.now - began)
-
-
-@pytest.mark.parametrize(("affordable", "steps"), [(1e6, 400), (120, 60), (0, 20)])
-def test_as_many_steps_are_measured_as_there_is_time_for(monkeypatch, affordable, steps):
-    clock, asked, leapfrog = Clock(), [], MNIST_HMC.leapfrog
-
-    def noted(target, weights, momentum, step_size, num_steps, **settings):
-        asked.append(num_steps)
-        return leapfrog(target, weights, momentum, step_size, num_steps, **settings)
-
-    monkeypatch.setattr(MNIST_HMC, "time", clock)
-    monkeypatch.setattr(MNIST_HMC, "leapfrog", noted)
-    monkeypatch.setattr(MNIST_HMC, "MEASURING_SECONDS", affordable)
-    MNIST_HMC.measure_pace(TimedTarget(clock), torch.zeros(3), 0.1)
-    assert asked == [20, steps]  # of 2 s each
-
-
-def test_the_pace_is_that_of_the_last_steps():
-    quick, usual = np.arange(300.0), 300 + 2 * np.arange(100.0)
-    assert MNIST_HMC.mean_step([*quick, *usual]) == 2
-
-
-@pytest.mark.parametrize(
-    ("sharing", "ranks", "at_a_time"), [("data", 2, 1), ("chains", 1, 1), ("chains", 2, 1.5)]
-)
-def test_three_chains_side_by_side(sharing, ranks, at_a_time):
-    config = MNIST_HMC.HMCConfig(hidden_sizes=[4], num_chains=3, parallel=sharing)
-    found = MNIST_HMC.chains_side_by_side(config, Ranks(0, ranks))
-    assert found == at_a_time
-    assert Pace(2.0, 5.0, found).seconds(300, 30) == pytest.approx(750 / at_a_time)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """It says that a step takes 1 s, in transition 4 of them 2 s, and a score 6 s."""
-    clock, steps, on_step, score = Clock(), [], ChainRecord.on_step, ChainRecord._score
-
-    def step(self, *arguments):
-        steps.append(1)
-        clock.now += 2 if 36 < len(steps) <= 48 else 1
-        on_step(self, *arguments)
-
-    def slow_score(self, *arguments):
-        clock.now += 6
-        return score(self, *arguments)
-
-    monkeypatch.setattr(chain_record, "time", clock)
-    monkeypatch.setattr(ChainRecord, "on_step", step)
-    monkeypatch.setattr(ChainRecord, "_score", slow_score)
-    return clock
-
-
-def test_after_burnin_the_time_left_is_judged_from_several_transitions(script, clock):
-    process = script("MNIST_HMC", *FIXED)
-    assert process.returncode == 0, process.stderr
-    # 18 s, 18 s, 18 s and 30 s; there are twice as many to come
-    assert "sampling: 2 min 48 s" in process.stdout + process.stderr
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_the_estimate_has_all_that_transitions_take(
-    script, stopped_script, clock, tmp_path, monkeypatch, elsewhere
-):
-    announce, pace = ChainRecord.announce, Pace(step=2.0, transition=5.0)
-    monkeypatch.setattr(
-        ChainRecord, "announce", lambda self, chains, measured: announce(self, chains, pace)
-    )
-    monkeypatch.setattr(ChainRecord, "_measure_score", lambda *arguments: 3.0)
-    arguments = (*FIXED, "--checkpoint_seconds", 1000)
-    stopped = stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments)
-    assert "Estimate: 6 min 24 s" in stopped.stdout  # 12 transitions of 12 · 2 + 5 + 3 s
-    meta = tmp_path / "default" / "HMC-MNIST-quick" / "meta.json"
-    if elsewhere:
-        meta.write_text(meta.read_text().replace('"host": "', '"host": "not-'))
-    resumed = script("MNIST_HMC", *arguments, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    # 6 transitions; those made so far took 5 · 18 + 30 s, whatever is measured here
-    expected = "3 min 12 s" if elsewhere else "2 min 0 s"
-    assert f"Estimate: {expected}" in resumed.stdout
-
-
 # ---- stopping
 
 
@@ -228,45 +97,62 @@ def test_a_stop_saves_all_transitions_that_were_finished(
     assert (run / "samples.npy").read_bytes() == expected.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("num_chains", "force", "finished", "under_way"),
-    [(1, "listed", (6, 0), 5), (3, "dense", (5, 1), 0), (3, "listed", (5, 2), 11)],
-)
-def test_killed_within_a_trajectory_it_goes_on_from_there(
-    script, tmp_path, monkeypatch, num_chains, force, finished, under_way
-):
-    """From the step that the last checkpoint has, and to the same bits."""
+def test_killed_within_a_transition_the_chains_make_it_again(script, tmp_path, monkeypatch):
+    """All of them, though some had finished theirs; and they get to the same bits."""
     sizes = ("--hidden_sizes", 64, "--anchored_epochs", 60, "--step_size", 0.001)
     arguments = (
-        *FIXED, *sizes, "--num_chains", num_chains, "--force", force, "--safe_margin", 8,
-        "--run_name",
+        *FIXED, *sizes, "--num_chains", 3, "--force", "listed", "--safe_margin", 8,
+        "--checkpoint_seconds", 0, "--run_name",
     )  # fmt: skip
-    script("MNIST_HMC", *arguments, "whole", "--checkpoint_seconds", 1000)
-    iterations, others = finished
-    killed_in = 12 * (num_chains * iterations + others) + under_way
-    made, on_step = [], ChainRecord.on_step
+    whole = script("MNIST_HMC", *arguments, "whole")
+    assert whole.returncode == 0, whole.stderr
+    stop_if_asked = ChainRecord.stop_if_asked
+    for resume, killed_in in (((), 3), (("--resume",), 12 * 3 * 5 + 12 + 11)):
+        steps = []
 
-    def step(self, chains, flight):
-        assert len(made) < killed_in or resumed, "as kill -9 would"
-        made.append((chains.iteration, len(chains.ahead), flight.step))
-        on_step(self, chains, flight)
+        def step(self, steps=steps, killed_in=killed_in):
+            assert len(steps) < killed_in, "as kill -9 would"
+            steps.append(1)
+            stop_if_asked(self)
 
-    monkeypatch.setattr(ChainRecord, "on_step", step)
-    resumed = False
-    with pytest.raises(AssertionError, match="as kill -9 would"):
-        script("MNIST_HMC", *arguments, "killed", "--checkpoint_seconds", 0)
-    gc.collect()
-    last, resumed = made[-1], True
-    made.clear()
-    ended = script("MNIST_HMC", *arguments, "killed", "--resume", "--checkpoint_seconds", 1000)
+        with monkeypatch.context() as patch:
+            patch.setattr(ChainRecord, "stop_if_asked", step)
+            with pytest.raises(AssertionError, match="as kill -9 would"):
+                script("MNIST_HMC", *arguments, "killed", *resume)
+        gc.collect()
+        monkeypatch.setattr(anchored, "anchored_maps", lambda *arguments: pytest.fail("trains"))
+    ended = script("MNIST_HMC", *arguments, "killed", "--resume")
     assert ended.returncode == 0, ended.stderr
-    assert made[0] == last
+    assert "after iteration 5" in ended.stdout
     killed, whole = (tmp_path / f"default/HMC-MNIST-quick-{name}" for name in ("killed", "whole"))
     for name in ("samples.npy", "quantities.npy"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert records(killed) == records(whole)
-    if force == "listed":
-        assert np.mean([r["list_rows"] for r in records(whole)]) < 400  # of 600 images
+    assert np.mean([r["list_rows"] for r in records(whole)]) < 400  # of 600 images
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_checkpoints_of_earlier_versions(script, stopped_script, tmp_path, ahead):
+    """They could be made within a trajectory, and with some chains ahead of the others."""
+    whole = script("MNIST_HMC", *FIXED, "--run_name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    stopped_script(6 * 12 + 5, "MNIST_HMC", *FIXED)
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    with np.load(run / "checkpoint.npz") as archive:
+        arrays = dict(archive)
+    header = json.loads(bytes(arrays["header"]))
+    header["counters"] |= {"recent": [[1.0, 12]], "begun_seconds": 1.0}
+    header["counters"]["ahead"] = [[0.5] * 11] if ahead else []
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    np.savez(run / "checkpoint.npz", flight_weights=np.ones(WEIGHTS), **arrays)
+    resumed = script("MNIST_HMC", *FIXED, "--resume")
+    if ahead:
+        assert resumed.returncode == 2
+        assert "made by an earlier version between two chains" in resumed.stderr
+    else:
+        assert resumed.returncode == 0, resumed.stderr
+        expected = tmp_path / "default" / "HMC-MNIST-quick-whole" / "samples.npy"
+        assert (run / "samples.npy").read_bytes() == expected.read_bytes()
 
 
 def test_what_a_checkpoint_counts_is_on_disk_before(script, monkeypatch):
@@ -291,25 +177,23 @@ def test_what_a_checkpoint_counts_is_on_disk_before(script, monkeypatch):
     monkeypatch.setattr(Run, "save_checkpoint", note_checkpoint)
     ended = script("MNIST_HMC", *FIXED, "--checkpoint_seconds", 0)
     assert ended.returncode == 0, ended.stderr
-    assert len(left) > 100
-    assert set(left) == {0}
+    assert left == [0] * 14  # at the start, after each of 12 transitions, and at the end
 
 
-def test_checkpoints_are_as_far_apart_as_was_asked(script, clock, monkeypatch):
-    """Whatever a transition of all chains takes: here two minutes, 72 steps and 36 scores."""
-    times, checkpoint = [], ChainRecord._checkpoint
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 14), (1000, 2)])
+def test_checkpoints_are_as_far_apart_as_was_asked(script, monkeypatch, seconds, expected):
+    """There is one at the start and one at the end, and at most one after each transition."""
+    checkpoints, save = [], Run.save_checkpoint
 
-    def note(self, *arguments):
-        times.append(clock.now)
-        checkpoint(self, *arguments)
+    def note(self, counters, **arrays):
+        checkpoints.append(counters["iteration"])
+        save(self, counters, **arrays)
 
-    monkeypatch.setattr(ChainRecord, "_checkpoint", note)
-    ended = script(
-        "MNIST_HMC", *FIXED, "--num_chains", 6, "--num_samples", 1, "--checkpoint_seconds", 15
-    )
+    monkeypatch.setattr(Run, "save_checkpoint", note)
+    ended = script("MNIST_HMC", *FIXED, "--checkpoint_seconds", seconds)
     assert ended.returncode == 0, ended.stderr
-    assert len(times) > 20
-    assert max(np.diff([0, *times])) <= 15 + 6 + 2  # a score or a step may come between
+    assert checkpoints[:: expected - 1] == [0, 12]
+    assert len(checkpoints) == expected
 
 
 # ---- memory and disk
@@ -317,9 +201,7 @@ def test_checkpoints_are_as_far_apart_as_was_asked(script, clock, monkeypatch):
 
 def test_a_full_disk_is_noticed_before_the_start_is_trained(script, monkeypatch):
     monkeypatch.setattr(progress.shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
-    monkeypatch.setattr(
-        utils.methods.hmc.anchored, "anchored_maps", lambda *arguments: pytest.fail("trains")
-    )
+    monkeypatch.setattr(anchored, "anchored_maps", lambda *arguments: pytest.fail("trains"))
     process = script("MNIST_HMC", *TOY)
     assert process.returncode == 2
     assert "MB of disk, but only 1 MB are free" in process.stderr
@@ -336,7 +218,7 @@ def test_a_run_that_filled_the_disk_goes_on_with_room_for_another_checkpoint(
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_the_disk_that_is_announced_is_what_is_used(script, tmp_path, monkeypatch):
+def test_the_disk_that_is_asked_for_is_what_is_used(script, tmp_path, monkeypatch):
     """Two checkpoints included: a new one is complete before the old one goes."""
     directory, most, checkpoint = tmp_path / "default/HMC-MNIST-quick", [0], Run.save_checkpoint
 
@@ -345,12 +227,15 @@ def test_the_disk_that_is_announced_is_what_is_used(script, tmp_path, monkeypatc
         sizes = [path.stat().st_size for path in directory.iterdir()]
         most[0] = max(most[0], sum(sizes) + (directory / "checkpoint.npz").stat().st_size)
 
+    asked = []
+    monkeypatch.setattr(
+        record_module, "check_disk", lambda directory, needed, there: asked.append(needed - there)
+    )
     monkeypatch.setattr(Run, "save_checkpoint", measure)
     arguments = ("--num_steps", 2, "--num_samples", 60, "--hidden_sizes", 32)
     process = script("MNIST_HMC", *FIXED, *arguments, "--checkpoint_seconds", 0.1)
     assert process.returncode == 0, process.stderr
-    announced = float(re.search(r"memory, (\d+) MB of disk", process.stdout)[1])
-    assert announced == pytest.approx(most[0] / 1e6, rel=0.2)
+    assert asked == [pytest.approx(most[0], rel=0.2)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells its memory there")
@@ -359,13 +244,14 @@ def test_memory_does_not_grow_with_the_samples(script, monkeypatch):
     resident, add = [], ChainRecord.add
 
     def measure(self, *arguments):
-        add(self, *arguments)
+        averages = add(self, *arguments)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         resident.append(pages * resource.getpagesize())
+        return averages
 
     monkeypatch.setattr(ChainRecord, "add", measure)
     same = torch.full((10_000, 10), 0.1)
-    monkeypatch.setattr(chain_record, "class_probabilities", lambda *arguments: same)  # faster
+    monkeypatch.setattr(record_module, "class_probabilities", lambda *arguments: same)  # faster
     arguments = ("--hidden_sizes", 512, "--num_samples", 100, "--num_steps", 1)
     process = script("MNIST_HMC", *FIXED, *arguments, "--step_size", 1e-3)
     assert process.returncode == 0, process.stderr

@@ -32,10 +32,13 @@ def slow_groups(groups: dict[str, dict]) -> list[str]:
 
 
 def energy_balance(changes: list[float | None]) -> tuple[float, float]:
-    """Mean of exp(−ΔH) over all proposals, None where one diverged, and its standard error.
+    """Return the mean of exp(−ΔH) over all proposals and its standard error.
 
-    In a stationary chain it is 1 whatever the step size, if from where a trajectory ends another
-    one leads back. So it tells whether HMC is exact as it was computed, roundings and all.
+    Among the ΔH, None stands for one that diverged.
+
+    In a stationary chain it is 1, whatever the step size, if ΔH is computed correctly and the
+    trajectory is a one-to-one map that preserves volume. It does not test whether trajectories are
+    reversible, nor whether the accept step is right.
     """
     ratios = np.exp(-np.array([math.inf if change is None else change for change in changes]))
     return float(ratios.mean()), float(ratios.std(ddof=1) / len(ratios) ** 0.5)

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from utils.networks.mlp_gradients import MLPGradient
+from utils.networks.data_passes import DataPasses
+from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
+from utils.networks.mlp_passes import MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
 from utils.runs.errors import UserError
 
@@ -106,6 +108,10 @@ class MLP(Network):
     def gradient(self, weights: Tensor, gradient: Tensor, rows: int) -> MLPGradient:
         """Return the cross-entropy gradient in closed form, bound to these stacks [K, d]."""
         return MLPGradient(self, weights, gradient, rows)
+
+    def data_passes(self, images: Tensor) -> DataPasses:
+        closed_form = self.activation in CLOSED_FORM
+        return MLPPasses(self, images) if closed_form else super().data_passes(images)
 
     def _above_first_layer(
         self, weights: Tensor, values: Tensor

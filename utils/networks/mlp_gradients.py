@@ -15,6 +15,7 @@ from utils.runs.errors import UserError
 import torch
 from torch import Tensor
 
+CLOSED_FORM = ("relu", "tanh")  # activations whose derivative is written down here
 Layers = list[tuple[Tensor, Tensor | None]]  # weight [stack, out, in] and bias [stack, out]
 
 
@@ -29,7 +30,7 @@ class Backprop:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
-        if network.activation not in ("relu", "tanh"):
+        if network.activation not in CLOSED_FORM:
             raise UserError(
                 f"A network with {network.activation} cannot be trained: gradients are written "
                 "down for relu and tanh."

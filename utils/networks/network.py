@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.networks.autograd import AutogradPasses
+from utils.networks.data_passes import DataPasses
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 
@@ -97,6 +99,10 @@ class Network:
     ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         """Yield the traces of (1 − λ) first + λ second for every λ in `fractions`."""
         return (self.trace(torch.lerp(first, second, at), images) for at in fractions)
+
+    def data_passes(self, images: Tensor) -> DataPasses:
+        """Return passes over these images for full-batch gradients of one network."""
+        return AutogradPasses(self, images)
 
     @cached_property
     def num_weights(self) -> int:

@@ -1,17 +1,16 @@
+"""U(θ) and its gradient against autograd, and forces that skip points against the dense force."""
+
 import math
 
+from tests.networks.toy_networks import GroupedConvNet
 from utils.data.datasets import load_pixels
 from utils.methods.hmc.anchored import anchored_maps
-from utils.methods.hmc.hmc import Flight, leapfrog
-from utils.methods.hmc.potential import (
-    FirstLayer,
-    ListSettings,
-    NeighbourList,
-    Posterior,
-    true_margins,
-)
+from utils.methods.hmc.leapfrog import leapfrog
+from utils.methods.hmc.neighbour_list import ListSettings
+from utils.methods.hmc.potential import Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
+from utils.networks.mlp_passes import MLPPasses
 from utils.runs.seeding import generator
 
 import pytest
@@ -45,7 +44,7 @@ def by_autograd(network, weights, images, labels):
 )
 def test_energy_and_gradient_are_those_of_autograd(network, force):
     weights, images, labels = problem(network, 4500)  # two chunks
-    energy = Posterior(network, images, labels, force).energy(weights)
+    energy = Potential(network, images, labels, force).energy(weights)
     potential, nll, gradient = by_autograd(network, weights, images, labels)
     assert energy.potential == pytest.approx(potential, rel=1e-12)
     assert energy.nll == pytest.approx(nll, rel=1e-12)
@@ -56,38 +55,19 @@ def test_energies_are_summed_in_float64():
     network = MLP((4, 3))
     weights, images, labels = problem(network, 3000, dtype=torch.float32)
     weights = torch.cat([weights[:-3], torch.tensor([3e4, 3e4, 3e4])])  # ½‖θ‖² = 1.35e9
-    energy = Posterior(network, images, labels).energy(weights)
+    energy = Potential(network, images, labels).energy(weights)
     exact = energy.nll + 0.5 * weights.double().square().sum().item()
     assert energy.potential == pytest.approx(exact, abs=1e-5)  # in float32 off by tens
     assert energy.nll == pytest.approx(by_autograd(network, *(weights, images, labels))[1], 1e-4)
-    _, each, _ = Posterior(network, images, labels).pass_over(weights, None)
+    each, _ = Potential(network, images, labels).pass_over(weights, torch.empty_like(weights))
     assert energy.nll == pytest.approx(each.double().sum().item(), abs=1e-9)
     assert each.dtype == torch.float32
-
-
-@pytest.mark.parametrize("num_dead", [0, 2, 13, 30])  # 13: 47 are live, and ones fill the 48
-def test_the_first_layer_is_that_of_all_pixels(num_dead):
-    random = torch.Generator().manual_seed(0)
-    images = torch.rand(10, 60, generator=random, dtype=torch.float64)
-    images[:, 20 : 20 + num_dead] = 0
-    weight, bias = torch.randn(7, 61, generator=random, dtype=torch.float64).split([60, 1], dim=1)
-    weight, bias = weight.contiguous(), bias.squeeze(1)
-    first = FirstLayer(images, 7)
-    assert first.inputs.shape[1] % 16 == 0
-    assert first.inputs.shape[1] < 60 - num_dead + 2 + 16
-    outputs = first.inputs @ first.weight_of(weight, bias)[0].T
-    torch.testing.assert_close(outputs, images @ weight.T + bias)
-    errors = torch.randn(10, 7, generator=random, dtype=torch.float64)
-    first.empty_gradient()[0].addmm_(errors.T, first.inputs)
-    first.write_gradient(weight, bias)
-    torch.testing.assert_close(weight, errors.T @ images)
-    torch.testing.assert_close(bias, errors.sum(0))
 
 
 def test_a_rank_may_be_without_images():
     network = MLP((20, 4, 3))
     weights, images, labels = problem(network, 1)
-    energy = Posterior(network, images[:0], labels[:0], "listed").energy(weights)
+    energy = Potential(network, images[:0], labels[:0], "listed").energy(weights)
     assert energy.nll == 0
     torch.testing.assert_close(energy.gradient, weights)
 
@@ -118,7 +98,7 @@ def separable():
 
 def path(separable, state, force, settings=None, num_steps=100):
     network, images, labels, states = separable
-    target = Posterior(network, images, labels, force, settings)
+    target = Potential(network, images, labels, force, settings)
     return leapfrog(target, states[state], normal(network.num_weights, seed=2), 5e-4, num_steps)
 
 
@@ -144,35 +124,16 @@ def test_an_error_that_float32_would_notice_is_in_the_active_force():
     labels, half = torch.ones(200, dtype=torch.int64), math.log(1e7) / 2
     images = torch.tensor([[1.0], [3.0]], dtype=torch.float64).repeat(100, 1)
     weights = torch.tensor([-half, half, 0, 0], dtype=torch.float64)
-    energy = Posterior(MLP((1, 2)), images, labels, "active").energy(weights)
+    energy = Potential(MLP((1, 2)), images, labels, "active").energy(weights)
     pull = (energy.gradient - weights).tolist()
     assert torch.tensor(1.0) + 1e-7 > 1
     assert pull == pytest.approx([1e-5, -1e-5, 1e-5, -1e-5], rel=1e-5)
 
 
-def test_a_flight_restored_goes_on_to_the_same_end(separable):
-    """With lists that overlook points, before the step where it is left and after."""
-    network, images, labels, states = separable
-    target = Posterior(network, images, labels, "listed", ListSettings(slack=0.2))
-    begun = target, states["fitted"], normal(network.num_weights, seed=2), 5e-4
-    saved = {}
-
-    def save(flight):
-        if flight.step == 60:
-            saved.update({name: value.clone() for name, value in flight.state().items()})
-
-    whole, flight = leapfrog(*begun, 100, on_step=save), Flight(*begun)
-    flight.restore(saved)
-    resumed = flight.to_the_end(100, on_step=lambda flight: None)
-    assert torch.equal(resumed.weights, whole.weights)
-    assert resumed[4:] == whole[4:]  # the change of energy, and the counts
-    assert whole.violations > 0
-
-
 @pytest.mark.parametrize("force", ["active", "listed"])
 def test_trajectories_can_be_gone_back(separable, force):
     network, images, labels, states = separable
-    target = Posterior(network, images, labels, force)
+    target = Potential(network, images, labels, force)
     there = path(separable, "fitted", force)
     back = leapfrog(target, there.weights, -there.momentum, 5e-4, 100)
     assert (there.weights - states["fitted"]).abs().max() > 0.1
@@ -180,13 +141,32 @@ def test_trajectories_can_be_gone_back(separable, force):
     assert back.delta_energy == pytest.approx(-there.delta_energy, abs=1e-3)
 
 
+class WatchedNetwork:
+    """A network that remembers which rows pass through it, for one data set."""
+
+    def __init__(self, network):
+        self._network, self.seen = network, []
+
+    def data_passes(self, images):
+        passes = MLPPasses(self._network, images)
+        forward, everything = passes.forward, torch.arange(len(images))
+
+        def watched(rows):
+            self.seen.append(everything[rows])
+            return forward(rows)
+
+        passes.forward = watched
+        return passes
+
+
 class Watched:
-    """A listed posterior that counts, in every step, the points asleep below the safe margin."""
+    """A listed potential that counts, in every step, the points skipped below the safe margin."""
 
     def __init__(self, network, images, labels):
-        self._listed = Posterior(network, images, labels, "listed")
-        self._dense = Posterior(network, images, labels, "dense")
-        self.overlooked = self.left_alone = 0
+        self._network, self._images, self._labels = network, images, labels
+        self._watched = WatchedNetwork(network)
+        self._listed = Potential(self._watched, images, labels, "listed")
+        self.overlooked = self.skipped = 0
 
     def trajectory(self, weights):
         energy, self._force = self._listed.trajectory(weights)
@@ -194,13 +174,13 @@ class Watched:
         return energy, self
 
     def __call__(self, weights):
-        rows = self._force._neighbours.due(self._force.num_calls + 1)
-        if rows is not None:
-            _, _, margins = self._dense.pass_over(weights, None)
-            margins[rows] = torch.inf
-            self.left_alone += (margins < torch.inf).sum().item()
-            self.overlooked += (margins < ListSettings().safe_margin).sum().item()
-        return self._force(weights)
+        self._watched.seen.clear()
+        gradient = self._force(weights)
+        margins = true_margins(self._network.outputs(weights, self._images), self._labels)
+        margins[torch.cat(self._watched.seen)] = torch.inf
+        self.skipped += (margins < torch.inf).sum().item()
+        self.overlooked += (margins < ListSettings().safe_margin).sum().item()
+        return gradient
 
 
 def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
@@ -210,9 +190,9 @@ def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
     problem = network, data.train_images, data.train_labels
     listed, momentum = Watched(*problem), normal(len(start), seed=0)
     found = leapfrog(listed, start, momentum, 0.0015, 120)
-    dense = leapfrog(Posterior(*problem, "dense"), start, momentum, 0.0015, 120)
+    dense = leapfrog(Potential(*problem, "dense"), start, momentum, 0.0015, 120)
     assert listed.overlooked == 0
-    assert listed.left_alone > 50_000
+    assert listed.skipped > 50_000
     assert (found.weights - dense.weights).abs().max().item() < 1e-6  # weights of size 4 to 8
     assert found.delta_energy == pytest.approx(dense.delta_energy, abs=1e-3)
 
@@ -225,104 +205,82 @@ def test_a_list_that_ignores_near_points_is_noticed(separable):
     assert (dense.weights - listed.weights).abs().max().item() > 1e-5
 
 
-def lists(margins, first_margins, **settings):
-    """A list after step 1, in which all points are looked at."""
-    points = NeighbourList(torch.tensor(margins), ListSettings(10.0, **settings))
-    assert points.due(1) is None
-    points.update(1, None, torch.tensor(first_margins))
-    return points
-
-
-def wakes(points, point, step, others=(), margin=0.0):
-    """The first step from `step` on in which the list wakes this point, if it sees no others than
-    these, which stay at this margin."""
-    others = torch.tensor(others, dtype=torch.int64)
-    while (rows := points.due(step)) is not None and point not in rows:
-        points.update(step, others, torch.full(others.shape, margin))
-        step += 1
-    return step
-
-
-@pytest.mark.parametrize(("point", "step"), [(0, 51), (1, 11), (2, 2), (3, 51)])
-def test_a_point_sleeps_until_it_could_have_come_near(point, step):
-    """Point 1 is safe for ten steps more, and looked at in the last of them; 0 and 3 are for so
-    long that they sleep for the longest there is."""
-    margins = [101.0, 21.5, 5.0, 1000.0, 1000.0], [100.0, 20.5, 4.0, 1000.0, 1000.0]
-    points = lists(*margins, longest_sleep=50, slack=1.0)
-    assert wakes(points, point, 2) == step
-
-
-def test_all_wake_earlier_when_one_falls_faster():
-    points = lists([31.5] * 9, [30.5] * 9, longest_sleep=50, slack=1.0)
-    points.update(2, torch.tensor([0]), torch.tensor([26.5]))  # by 4 in a step, not 1
-    assert wakes(points, 1, 3) == 6  # 30.5 − 4 − 4 × 4 > 10; at the old speed 21
-
-
-def test_speed_follows_what_is_seen():
-    points = lists([30.0] * 9, [29.0] * 9, longest_sleep=50, slack=1.0)
-    points.update(2, torch.tensor([0]), torch.tensor([19.0]))  # fell by 10: asleep no more
-    assert wakes(points, 0, 3) == 3
-
-
-def test_speed_is_per_step_of_sleep_and_gets_a_slack():
-    points = lists([110.5, 110.5], [110.5, 110.5], longest_sleep=1000, slack=2.0)
-    points.update(11, torch.tensor([0]), torch.tensor([90.5]))  # by 2 per step, taken for 4
-    assert wakes(points, 0, 12) == 31  # 90.5 − 20 × 4 > 10
-
-
-def test_a_fall_is_remembered_for_dozens_of_steps():
-    """At 4 per step the way of 100 takes 25 steps; with 2 % less in each of them it takes 35."""
-    points = lists([114.0] * 8 + [5.0], [110.0] * 8 + [5.0], longest_sleep=500, slack=1.0)
-    assert wakes(points, 0, 2, others=[8], margin=5.0) in range(33, 38)
-
-
-def test_by_default_a_point_sleeps_only_if_float32_misses_its_error():
-    """About exp(−margin): 1.6e-8 here, and 1.4e-8 of the others. They do not move."""
-    margins = torch.tensor([-math.log(1.6e-8)] + [-math.log(1.4e-8)] * 8)
-    points = NeighbourList(margins, ListSettings())
-    points.update(1, None, margins)
-    assert points.due(2).tolist() == [0]
-
-
-@pytest.mark.parametrize("step", [3, 11])
-def test_a_violation_is_counted_once_per_point_that_came_near_asleep(step):
-    """Whether it was left alone in a single step or in nine."""
-    points = lists([21.0, 21.0, 10.5, 50.0], [20.0, 20.0, 9.5, 50.0], longest_sleep=50, slack=1.0)
-    assert points.violations == 0  # 9.5 was looked at in every step
-    points.update(step, torch.tensor([0, 1]), torch.tensor([9.0, 11.0]))
-    assert points.violations == 1
-
-
 def test_points_asleep_where_a_trajectory_ends_are_looked_at_once_more(separable):
     network, images, labels, states = separable
-    _, force = Posterior(network, images, labels, "listed").trajectory(states["fitted"])
+    _, force = Potential(network, images, labels, "listed").trajectory(states["fitted"])
     for _ in range(3):
         force(states["fitted"])  # nothing moves: all with a margin sleep long
     energy = force.energy(states["unfitted"])  # where most margins are negative
-    assert energy.nll == Posterior(network, images, labels).energy(states["unfitted"]).nll
+    assert energy.nll == Potential(network, images, labels).energy(states["unfitted"]).nll
     assert force.counts()[1] > 3000
-
-
-def test_nan_margins_are_looked_at_in_every_step():
-    points = NeighbourList(torch.full((4,), torch.nan), ListSettings())
-    points.update(1, None, torch.full((4,), torch.nan))
-    assert points.due(2) is None
 
 
 def test_when_most_points_are_near_the_list_is_everything(separable):
     network, images, labels, states = separable
-    _, force = Posterior(network, images, labels, "listed").trajectory(states["unfitted"])
+    _, force = Potential(network, images, labels, "listed").trajectory(states["unfitted"])
     for _ in range(3):
         force(states["unfitted"] * 1e-3)
     assert force.counts() == (6000, 0)
 
 
+# ---- a network without closed-form gradients
+
+
+CONVOLUTION = GroupedConvNet()
+
+
+@pytest.fixture(scope="module")
+def convolution():
+    """A state of a small convolutional posterior that fits most of its data by wide margins."""
+    random = torch.Generator().manual_seed(2)
+    patterns = 3 * torch.randn(3, 2, 5, 5, generator=random)
+    labels = torch.randint(3, (2000,), generator=random)
+    images = patterns[labels] + torch.randn(2000, 2, 5, 5, generator=random)
+    weights = torch.randn(CONVOLUTION.num_weights, generator=random).requires_grad_()
+    optimizer = torch.optim.Adam([weights], 0.02)
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(CONVOLUTION.outputs(weights, images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return images, labels, weights.detach()
+
+
+@pytest.mark.parametrize("force", ["dense", "active", "listed"])
+def test_energy_and_gradient_of_a_convolution(convolution, force):
+    images, labels, weights = convolution
+    images, exact = images.double(), weights.double().requires_grad_()
+    nll = torch.nn.functional.cross_entropy(
+        CONVOLUTION.outputs(exact, images), labels, reduction="sum"
+    )
+    (gradient,) = torch.autograd.grad(nll + 0.5 * exact.square().sum(), exact)
+    energy = Potential(CONVOLUTION, images, labels, force).energy(weights.double())
+    assert energy.nll == pytest.approx(nll.item(), rel=1e-12)
+    torch.testing.assert_close(energy.gradient, gradient, rtol=1e-9, atol=1e-4)
+
+
+@pytest.mark.parametrize("force", ["active", "listed"])
+def test_trajectories_of_a_convolution_are_the_dense_ones(convolution, force):
+    images, labels, weights = convolution
+    momentum = normal(CONVOLUTION.num_weights, seed=3)
+    dense, other = (
+        leapfrog(Potential(CONVOLUTION, images, labels, kind), weights, momentum, 1e-3, 100)
+        for kind in ("dense", force)
+    )
+    assert (dense.weights - weights).abs().max() > 0.1
+    torch.testing.assert_close(other.weights, dense.weights, rtol=0, atol=1e-5)
+    assert other.delta_energy == pytest.approx(dense.delta_energy, abs=0.01)
+    if force == "listed":
+        assert other.list_rows < 1000  # of 2000
+        assert other.violations == 0
+
+
 def test_parts_add_up_to_the_whole():
     network = MLP((30, 5, 3))
     weights, images, labels = problem(network, 3000)
-    whole = Posterior(network, images, labels).energy(weights)
+    whole = Potential(network, images, labels).energy(weights)
     parts = [
-        Posterior(network, i, y).energy(weights)
+        Potential(network, i, y).energy(weights)
         for i, y in zip(images.tensor_split(2), labels.tensor_split(2), strict=True)
     ]
     assert sum(part.nll for part in parts) == pytest.approx(whole.nll)

@@ -1,9 +1,9 @@
 """A start for chains that already looks like a sample of the posterior.
 
-Weights of the posterior have the size of their prior N(0, 1), which those of trained networks are
-far below. An anchored MAP minimises NLL + ½ ‖θ − θ₀‖² with θ₀ drawn from the prior (Pearce et al.
-2020, "Uncertainty in neural networks: approximately Bayesian ensembling"): it fits the data with
-weights that are almost where the prior put them.
+Weights of the posterior have the size of their prior N(0, 1), far above that of trained weights. An
+anchored MAP minimises NLL + ½ ‖θ − θ₀‖² with θ₀ drawn from the prior (Pearce et al. 2020,
+"Uncertainty in neural networks: approximately Bayesian ensembling"). It fits the data with weights
+that are almost where the prior put them.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def anchored_maps(
     epochs: int,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> Tensor:
-    """An anchored MAP [K, d] for each stream that an anchor is drawn from.
+    """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
 
-    There are so many epochs at each of the learning rates.
+    Train for `epochs` at each of the learning rates.
     """
     prior = [torch.randn(network.num_weights, generator=stream) for stream in streams]
     anchors = torch.stack(prior).to(data.train_images.device)

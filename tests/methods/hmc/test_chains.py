@@ -4,117 +4,17 @@ standard errors or more, so that another seed would fail them once in 100,000 ti
 import math
 from types import SimpleNamespace
 
+from tests.methods.hmc.targets import PRECISION, Gaussian, normal
 from utils.evaluation.diagnostics import ess_bulk
-from utils.methods.hmc import hmc
-from utils.methods.hmc.hmc import (
-    Chains,
-    HMCSettings,
-    StepSizeAdaptation,
-    advance,
-    kinetic_energy,
-    leapfrog,
-    start_chains,
-    transition,
-)
-from utils.methods.hmc.potential import Energy, Posterior
+from utils.methods.hmc import chains as chains_module
+from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
+from utils.methods.hmc.chains import advance, start_chains, transition
+from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
 
 import numpy as np
 import pytest
 import torch
-
-
-class Gaussian:
-    """U(θ) = ½ (θ − m)ᵀ A (θ − m)."""
-
-    def __init__(self, precision, mean=0.0):
-        self.precision, self.mean = torch.as_tensor(precision, dtype=torch.float64), mean
-
-    def energy(self, weights):
-        gradient = self.precision @ (weights - self.mean)
-        return Energy(0.5 * ((weights - self.mean) @ gradient).item(), 0.0, gradient)
-
-    def trajectory(self, weights):
-        return self.energy(weights), self
-
-    def __call__(self, weights):
-        return self.energy(weights).gradient
-
-    def counts(self):
-        return 0.0, 0
-
-
-class Quartic(Gaussian):
-    """U(θ) = ¼ Σ θ⁴ + ½ θᵀ A θ: no linear dynamics."""
-
-    def energy(self, weights):
-        quadratic = super().energy(weights)
-        potential = quadratic.potential + 0.25 * weights.pow(4).sum().item()
-        return Energy(potential, 0.0, quadratic.gradient + weights.pow(3))
-
-
-PRECISION = [[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-# ---- leapfrog
-
-
-def test_leapfrog_is_reversible():
-    target, start, momentum = Quartic(PRECISION), normal(3), normal(3, seed=1)
-    there = leapfrog(target, start, momentum, 0.05, 40)
-    back = leapfrog(target, there.weights, -there.momentum, 0.05, 40)
-    assert (there.weights - start).norm() > 0.5
-    torch.testing.assert_close(back.weights, start, rtol=0, atol=1e-12)
-    torch.testing.assert_close(back.momentum, -momentum, rtol=0, atol=1e-12)
-    assert back.delta_energy == pytest.approx(-there.delta_energy, abs=1e-12)
-
-
-def test_energy_error_falls_with_the_square_of_the_step_size():
-    target, start, momentum = Quartic(PRECISION), normal(3), normal(3, seed=1)
-    errors = [abs(leapfrog(target, start, momentum, 1.0 / n, n).delta_energy) for n in (20, 40, 80)]
-    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
-    assert errors[1] / errors[2] == pytest.approx(4, rel=0.05)
-
-
-def test_kinetic_energy_is_summed_in_float64():
-    momentum = normal(100_000).float()
-    exact = 0.5 * (momentum.numpy().astype(float) ** 2).sum()
-    assert kinetic_energy(momentum) == pytest.approx(exact, abs=1e-6)  # in float32 off by 1e-3
-
-
-def test_leapfrog_preserves_volume():
-    """The determinant of its Jacobian, by central differences, is 1."""
-    target, width = Quartic(PRECISION), 1e-5
-
-    def flow(phase):
-        end = leapfrog(target, phase[:3], phase[3:], 0.2, 7)
-        return torch.cat([end.weights, end.momentum])
-
-    point, axes = normal(6), width * torch.eye(6, dtype=torch.float64)
-    jacobian = torch.stack([flow(point + e) - flow(point - e) for e in axes], 1) / (2 * width)
-    assert torch.linalg.det(jacobian).item() == pytest.approx(1, abs=1e-7)
-    assert (jacobian - torch.eye(6)).abs().max() > 0.5
-
-
-def test_leapfrog_of_a_harmonic_oscillator_goes_round_in_two_pi():
-    """U = ½ θ² with ε n = 2π returns to its start, up to the phase error ε²/24 per unit time."""
-    start, momentum = normal(4), normal(4, seed=1)
-    round_trip = leapfrog(Gaussian(torch.eye(4)), start, momentum, 2 * math.pi / 500, 500)
-    quarter = leapfrog(Gaussian(torch.eye(4)), start, momentum, math.pi / 1000, 500)
-    torch.testing.assert_close(round_trip.weights, start, rtol=0, atol=2e-4)
-    torch.testing.assert_close(quarter.weights, momentum, rtol=0, atol=2e-4)
-
-
-def test_arguments_are_left_alone():
-    start, momentum = normal(3), normal(3, seed=1)
-    leapfrog(Gaussian(PRECISION), start, momentum, 0.1, 5)
-    assert torch.equal(start, normal(3))
-    assert torch.equal(momentum, normal(3, seed=1))
-
 
 # ---- transitions
 
@@ -166,44 +66,10 @@ def test_a_rejection_repeats_the_state():
     assert infos[-1].potential == pytest.approx(last.potential)
 
 
-def test_what_diverges_on_the_way_does_so_on_the_way_back():
-    """Of a stiff spring, barely stable, ½p² rises far above H at one end only, or at both.
-
-    Were the start alone looked at, some trajectories could be accepted that have no way back.
-    """
-    spring = Gaussian(300 * torch.eye(1))
-    step_size, differ, finite = math.sqrt(3.97 / 300), 0, 0
-    for seed in range(200):
-        start, momentum = 8 * normal(1, seed=seed), 40 * normal(1, seed=seed + 1000)
-        kinetic = []
-        there = leapfrog(spring, start, momentum, step_size, 6)
-        end, arrived = start.clone(), momentum.clone()
-        for _ in range(6):
-            arrived -= 0.5 * step_size * 300 * end
-            kinetic.append(0.5 * arrived.item() ** 2)
-            end += step_size * arrived
-            arrived -= 0.5 * step_size * 300 * end
-        back = leapfrog(spring, end, -arrived, step_size, 6)
-        above = [max(kinetic) - spring.energy(x).potential - 0.5 * p.item() ** 2 >= 1000
-                 for x, p in ((start, momentum), (end, arrived))]  # fmt: skip
-        differ += above[0] != above[1]
-        finite += not any(above)
-        for path in (there, back):
-            assert (path.delta_energy == math.inf) == any(above)
-    assert differ > 10
-    assert finite > 10
-
-
-def test_a_trajectory_cut_short_is_no_state_of_the_chain():
-    path = leapfrog(Gaussian(PRECISION), normal(3), normal(3, seed=1), 50.0, 1000)
-    assert path.delta_energy == math.inf
-    assert path.end == path.start
-
-
 def test_divergence_is_a_rejection_and_stops_early():
     steps = []
     state, info = transition(
-        Gaussian(PRECISION), normal(3), 50.0, 1000, 0, on_step=lambda _: steps.append(1)
+        Gaussian(PRECISION), normal(3), 50.0, 1000, 0, on_step=lambda: steps.append(1)
     )
     assert torch.equal(state, normal(3))
     assert info.divergent
@@ -239,7 +105,7 @@ def test_posterior_of_a_bias_in_closed_form():
     dimension, integrated numerically. The weights keep their prior N(0, 1)."""
     network = MLP((2, 2))
     images, labels = torch.zeros(9, 2, dtype=torch.float64), torch.tensor([1] * 7 + [0] * 2)
-    target = Posterior(network, images, labels)
+    target = Potential(network, images, labels)
     states, _ = run_chain(target, torch.zeros(6, dtype=torch.float64), 0.5, 4, 3000)
     delta = np.linspace(-12, 12, 20001)
     density = np.exp(-(delta**2) / 4 - 7 * np.log1p(np.exp(-delta)) - 2 * np.log1p(np.exp(delta)))
@@ -277,7 +143,7 @@ def test_small_posterior_against_importance_sampling():
     expected = weight @ answers
     errors = np.sqrt((weight**2) @ (answers - expected) ** 2)
 
-    target = Posterior(network, torch.from_numpy(images), torch.from_numpy(labels))
+    target = Potential(network, torch.from_numpy(images), torch.from_numpy(labels))
     states, infos = run_chain(target, torch.zeros(17, dtype=torch.float64), 0.25, 6, 2500)
     assert np.mean([info.accepted for info in infos]) > 0.6
     found = network.outputs(torch.from_numpy(states), torch.from_numpy(questions)).softmax(-1)
@@ -298,7 +164,7 @@ def test_posterior_in_closed_form_by_the_way_that_the_script_takes():
     near = torch.linspace(-1, 1, 12)
     pixels = torch.cat([torch.full((30,), 100.0), torch.full((30,), -100.0), near])
     labels = torch.cat([pixels[:60] > 0, torch.arange(12) % 3 > 0]).long()
-    target = Posterior(MLP((1, 2)), pixels[:, None], labels, "listed")
+    target = Potential(MLP((1, 2)), pixels[:, None], labels, "listed")
     settings = HMCSettings(0.05, 0, trajectory_length=1.2, jitter=0.3)
     chains = start_chains(torch.tensor([[-0.5, 0.5, 0.0, 0.0]]).repeat(2, 1), settings)
     states, results = [], []
@@ -344,7 +210,7 @@ def geweke_scores(count: int) -> np.ndarray:
     for iteration in range(count):
         chances = network.outputs(weights, images).softmax(-1)
         labels = torch.multinomial(chances, 1, generator=labels_stream).squeeze(1)
-        target = Posterior(network, images, labels)
+        target = Potential(network, images, labels)
         weights, _ = transition(target, weights, 1.1, 2, 6, iteration)
         tests.append([*weights.tolist(), *weights.square().tolist()])
     tests = np.array(tests).T
@@ -361,11 +227,11 @@ def test_geweke_joint_distribution():
 
 def test_geweke_notices_a_broken_accept_step(monkeypatch):
     always = SimpleNamespace(exp=lambda change: 1.0)  # but for divergences
-    monkeypatch.setattr(hmc, "math", always)
+    monkeypatch.setattr(chains_module, "math", always)
     assert np.abs(geweke_scores(count=800)).max() > 10
 
 
-# ---- adaptation and chains
+# ---- chains
 
 
 def test_step_size_adapts_to_the_target_acceptance():
@@ -381,39 +247,6 @@ def test_step_size_adapts_to_the_target_acceptance():
     sampling = results[300:]
     assert len({result.step_size for result in sampling}) == 1  # frozen
     assert np.mean([result.accept_prob for result in sampling]) == pytest.approx(0.8, abs=0.08)
-
-
-def test_dual_averaging_by_hand():
-    """Two updates of Hoffman & Gelman's equations (6), with μ = log ε₀."""
-    adaptation = StepSizeAdaptation.start(0.1).update(1.0, 0.8).update(0.5, 0.8)
-    first_error = -0.2 / 11
-    first_step = math.log(0.1) - 1 / 0.05 * first_error
-    error = first_error * (1 - 1 / 12) + 0.3 / 12
-    step = math.log(0.1) - math.sqrt(2) / 0.05 * error
-    average = 2**-0.75 * step + (1 - 2**-0.75) * first_step
-    assert adaptation.error == pytest.approx(error)
-    assert adaptation.log_step == pytest.approx(step)
-    assert adaptation.log_average == pytest.approx(average)
-
-
-@pytest.mark.parametrize(("acceptance", "farthest"), [(0.0, 0.001), (1.0, 10.0)])
-def test_the_step_size_stays_within_a_factor_of_100(acceptance, farthest):
-    adaptation = StepSizeAdaptation.start(0.1)
-    for _ in range(1000):
-        adaptation = adaptation.update(acceptance, 0.8)
-    assert math.exp(adaptation.log_step) == pytest.approx(farthest)
-    assert 0.001 < math.exp(adaptation.log_average) < 10.0
-
-
-def test_lengths_vary_by_the_jitter_and_grow_in_burnin():
-    settings = HMCSettings(0.01, 10, trajectory_length=1.0, jitter=0.2, grow_trajectories=True)
-    adaptation = StepSizeAdaptation.start(0.01)
-    drawn = [settings.draw_steps(adaptation, 10 + i, 0, i) for i in range(500)]
-    assert min(drawn) in range(80, 83)
-    assert max(drawn) in range(118, 121)
-    assert np.mean(drawn) == pytest.approx(100, abs=4.5 * 11.5 / math.sqrt(500))
-    assert [settings.expected_steps(adaptation, i) for i in (0, 4, 9)] == [10, 50, 100]
-    assert HMCSettings(0.001, 0, num_steps=500).draw_steps(adaptation, 0, 0) == 500
 
 
 @pytest.mark.parametrize(
@@ -442,6 +275,5 @@ def test_chains_are_what_they_would_be_alone(settings):
                 adaptation = adaptation.update(alone.accept_prob, settings.target_acceptance)
         assert torch.equal(both.weights[k], state)
     assert not torch.equal(both.weights[0], both.weights[1])
-    assert isinstance(both, Chains)
     assert both.iteration == 8
     assert torch.equal(start, normal(2, 3))

@@ -1,0 +1,122 @@
+"""Transitions of Hamiltonian Monte Carlo with identity mass, and several chains that make them.
+
+With momentum p ~ N(0, 1) a transition follows the leapfrog integrator and accepts its end with
+probability min(1, exp(−ΔH)) (Neal 2011, "MCMC using Hamiltonian dynamics").
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
+from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
+from utils.runs.ranks import ALONE, Ranks
+from utils.runs.seeding import generator
+
+import torch
+from torch import Tensor
+
+
+class Transition(NamedTuple):
+    """What a transition did; potential and NLL are those of the state it led to."""
+
+    accept_prob: float
+    accepted: bool
+    delta_energy: float
+    potential: float
+    nll: float
+    step_size: float
+    num_steps: int
+    divergent: bool
+    list_rows: float
+    violations: int
+    seconds: float
+
+    @classmethod
+    def from_numbers(cls, numbers: list[float]) -> "Transition":
+        kinds = cls.__annotations__.values()
+        return cls(*(kind(number) for kind, number in zip(kinds, numbers, strict=True)))
+
+
+def transition(
+    target,
+    weights: Tensor,
+    step_size: float,
+    num_steps: int,
+    *stream,
+    on_step: Callable[[], None] = lambda: None,
+) -> tuple[Tensor, Transition]:
+    """Return the chain's next state and what happened; randomness comes from (seed, *names)."""
+    started = time.perf_counter()
+    seed, *names = stream
+    momentum = torch.randn(
+        weights.shape, generator=generator(seed, "momentum", *names), dtype=weights.dtype
+    ).to(weights.device)
+    path = leapfrog(target, weights, momentum, step_size, num_steps, on_step)
+    change = path.delta_energy
+    divergent = not change < DIVERGENT  # NaN is divergent, too
+    accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
+    uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
+    accepted = uniform.item() < accept_prob
+    end = path.end if accepted else path.start
+    return (path.weights if accepted else weights), Transition(
+        accept_prob, accepted, change, end.potential, end.nll, step_size, num_steps, divergent,
+        path.list_rows, path.violations, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chains:
+    """C chains after `iteration` transitions each."""
+
+    weights: Tensor  # [C, d]
+    adaptations: tuple[StepSizeAdaptation, ...]
+    iteration: int = 0
+
+
+def start_chains(weights: Tensor, settings: HMCSettings) -> Chains:
+    adaptation = StepSizeAdaptation.start(settings.step_size)
+    return Chains(weights, (adaptation,) * len(weights))
+
+
+def advance(
+    target,
+    chains: Chains,
+    settings: HMCSettings,
+    seed: int,
+    ranks: Ranks = ALONE,
+    spread_chains: bool = False,
+    on_step: Callable[[], None] = lambda: None,
+) -> tuple[Chains, list[Transition]]:
+    """Move every chain one transition further; call `on_step` before each leapfrog step.
+
+    Several ranks either move the chains side by side, one each (`spread_chains`), or make each
+    transition together, each with its part of the data.
+    """
+    weights, results, iteration = chains.weights.clone(), [], chains.iteration
+    at_a_time, mine = (ranks.size, ranks.number) if spread_chains else (1, 0)
+    for first in range(0, len(weights), at_a_time):
+        group = range(first, min(first + at_a_time, len(weights)))
+        reports = torch.zeros(len(group), len(Transition._fields), dtype=torch.float64)
+        if mine < len(group):
+            k = group[mine]
+            adaptation = chains.adaptations[k]
+            weights[k], result = transition(
+                target, weights[k], settings.step_size_at(adaptation, iteration),
+                settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
+                seed, k, iteration, on_step=on_step,
+            )  # fmt: skip
+            reports[mine] = torch.tensor(result, dtype=torch.float64)
+        for owner, k in enumerate(group):  # ranks never part, whatever rounding does
+            ranks.share(weights[k], owner)
+            ranks.share(reports[owner], owner)
+        results += [Transition.from_numbers(report) for report in reports.tolist()]
+    adaptations = chains.adaptations
+    if settings.adapt_step_size and iteration < settings.num_burnin:
+        adaptations = tuple(
+            adaptation.update(result.accept_prob, settings.target_acceptance)
+            for adaptation, result in zip(adaptations, results, strict=True)
+        )
+    return Chains(weights, adaptations, iteration + 1), results

@@ -1,0 +1,126 @@
+"""What running and finished chains show in the terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from utils.evaluation.diagnostics import LARGEST_RHAT, slow_groups
+from utils.methods.hmc.adaptation import HMCSettings
+from utils.methods.hmc.chains import Chains, Transition
+from utils.methods.hmc.record import ChainRecord, Schedule
+from utils.runs.progress import progress_bar
+
+FEW_VIOLATIONS = 0.01  # per leapfrog step
+
+
+class Monitor:
+    """Records chains and shows a progress bar over their leapfrog steps, with the time left."""
+
+    def __init__(self, record: ChainRecord, bar, settings: HMCSettings, schedule: Schedule):
+        self._record, self._bar = record, bar
+        self._settings, self._schedule = settings, schedule
+
+    def step(self) -> None:
+        """To be called before every leapfrog step: a run that was asked to stop ends here."""
+        self._record.stop_if_asked()
+        self._bar.update()
+
+    def add(self, chains: Chains, transitions: list[Transition]) -> None:
+        """Record a transition of every chain, and show it."""
+        self._show(self._record.add(chains, transitions))
+        # Among the steps are those of other ranks, and those that a divergence has skipped.
+        steps = self._record.counters["steps"]
+        self._bar.update(steps - self._bar.n)
+        if chains.iteration == self._schedule.num_burnin:  # step sizes are settled
+            self._bar.total = steps + steps_left(chains, self._settings, self._schedule)
+
+    def _show(self, averages: dict) -> None:
+        texts = {
+            "accept": f"{averages['accept_prob']:.2f}",
+            "ΔH": f"{averages['delta_energy']:+.2f}",
+            "NLL": f"{averages['nll']:.0f}",
+            "images/step": f"{averages['list_rows']:.0f}",
+        }
+        for label, name in (("acc_last", "sample_test_accuracy"), ("acc_avg", "test_accuracy")):
+            if name in averages:
+                texts[label] = f"{averages[name]:.4f}"
+        self._bar.set_postfix(texts, refresh=False)
+
+
+class NoMonitor:
+    """Stands for a Monitor on ranks that record nothing."""
+
+    def step(self) -> None: ...
+
+    def add(self, chains: Chains, transitions: list[Transition]) -> None: ...
+
+
+@contextmanager
+def monitored(
+    record: ChainRecord | None, chains: Chains, settings: HMCSettings, schedule: Schedule
+) -> Iterator[Monitor | NoMonitor]:
+    """Open the files of these chains and a progress bar."""
+    if record is None:
+        yield NoMonitor()
+        return
+    steps = record.counters["steps"]
+    total = steps + steps_left(chains, settings, schedule)
+    with record.open(chains), progress_bar(total, "HMC", initial=steps, unit="step") as bar:
+        yield Monitor(record, bar, settings, schedule)
+
+
+def steps_left(chains: Chains, settings: HMCSettings, schedule: Schedule) -> int:
+    """Return the leapfrog steps that all chains together are expected to make yet."""
+    return round(
+        sum(
+            settings.expected_steps(adaptation, iteration)
+            for iteration in range(chains.iteration, schedule.num_iterations)
+            for adaptation in chains.adaptations
+        )
+    )
+
+
+def print_summary(
+    summary: dict, settings: HMCSettings, schedule: Schedule, safe_margin: float
+) -> None:
+    print(f"\ntest accuracy of the average {100 * summary['test_accuracy']:.2f} %, "
+          f"NLL {summary['test_nll']:.4f}, acceptance {summary['accept_prob']:.2f}")  # fmt: skip
+    print_diagnostics(summary["diagnostics"])
+    for warning in warnings(summary, settings, schedule, safe_margin):
+        print(warning)
+
+
+def print_diagnostics(groups: dict) -> None:
+    rows = {name: numbers for name, numbers in groups.items() if numbers}
+    if rows:
+        print(f"{'':20} largest R-hat   smallest ESS (bulk, tail)   median bulk ESS per hour")
+    for name, numbers in rows.items():
+        print(
+            f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
+            f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+        )
+
+
+def warnings(
+    summary: dict, settings: HMCSettings, schedule: Schedule, safe_margin: float
+) -> Iterator[str]:
+    divergences, made = summary["divergences"], schedule.num_chains * schedule.num_sampling
+    if divergences:
+        remedy = f"give a smaller --step_size than {settings.step_size:g}"
+        if settings.adapt_step_size:
+            remedy = "raise --target_acceptance"
+        yield (
+            f"{divergences} of {made} trajectories after burn-in diverged and were rejected, so "
+            f"a part of the posterior may be missing: {remedy}."
+        )
+    slow = slow_groups(summary["diagnostics"])
+    if slow:
+        yield (
+            f"The chain has not mixed in every respect: R-hat is above {LARGEST_RHAT} for "
+            f"{', '.join(slow)}. Give more --num_samples, or --num_chains."
+        )
+    violations, steps = summary["violations"], summary["leapfrog_steps"]
+    if violations > FEW_VIOLATIONS * steps:
+        yield (
+            f"The listed force overlooked points {violations} times in {steps} steps, too often "
+            f"to be trusted: raise --safe_margin from {safe_margin:g}, or give --force active."
+        )

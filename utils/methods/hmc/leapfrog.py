@@ -1,0 +1,71 @@
+"""The leapfrog integrator of H(θ, p) = U(θ) + ½‖p‖² (Neal 2011, section 2.3).
+
+    p ← p − ½ε ∂U/∂θ,   θ ← θ + ε p,   p ← p − ½ε ∂U/∂θ
+
+A target, such as `Potential`, has `trajectory(weights) -> (Energy, force)`. `force(weights)` is
+∂U/∂θ and is called once in each step but the last, where `force.energy(weights)` is the Energy at
+the end. `force.counts()` returns (points per call, violations). U should not be far below 0, for
+divergences are judged by the height of H.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from utils.methods.hmc.potential import Energy
+
+from torch import Tensor
+
+# ΔH from which a trajectory has left the energy surface for good (as in Stan).
+DIVERGENT = 1000.0
+
+
+class Trajectory(NamedTuple):
+    """Where leapfrog steps ended, with the energies at both ends."""
+
+    weights: Tensor
+    momentum: Tensor
+    start: Energy
+    end: Energy
+    delta_energy: float  # H at the end − H at the start, in nats
+    list_rows: float  # training points per step
+    violations: int  # points that came near while the neighbour list skipped them
+
+
+def leapfrog(
+    target,
+    weights: Tensor,
+    momentum: Tensor,
+    step_size: float,
+    num_steps: int,
+    on_step: Callable[[], None] = lambda: None,
+) -> Trajectory:
+    """Make `num_steps` steps of size ε from (θ, p); call `on_step` before each of them.
+
+    A trajectory diverges, and its ΔH is infinite, if ½‖p‖² of any p between two θ exceeds H at
+    either end by DIVERGENT. This rule is symmetric in time, as detailed balance needs it. Where
+    H at the start is exceeded, the rest of the trajectory is skipped.
+    """
+    start, force = target.trajectory(weights)
+    energy, highest = start.potential + kinetic_energy(momentum), 0.0
+    weights, momentum = weights.clone(), momentum - 0.5 * step_size * start.gradient
+    for step in range(1, num_steps + 1):
+        kinetic = kinetic_energy(momentum)
+        if not kinetic < energy + DIVERGENT:  # or NaN
+            return Trajectory(weights, momentum, start, start, math.inf, *force.counts())
+        highest = max(highest, kinetic)
+        on_step()
+        weights.add_(momentum, alpha=step_size)
+        if step < num_steps:  # two half steps in one
+            momentum.add_(force(weights), alpha=-step_size)
+    end = force.energy(weights)
+    momentum.add_(end.gradient, alpha=-0.5 * step_size)
+    end_energy = end.potential + kinetic_energy(momentum)
+    change = end_energy - energy if highest < end_energy + DIVERGENT else math.inf
+    return Trajectory(weights, momentum, start, end, change, *force.counts())
+
+
+def kinetic_energy(momentum: Tensor) -> float:
+    """Return ½‖p‖², summed in float64."""
+    momentum = momentum.double()
+    return 0.5 * momentum.dot(momentum).item()

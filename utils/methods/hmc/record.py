@@ -1,0 +1,276 @@
+"""The files of running chains: samples, trace, metrics, diagnostics and checkpoints.
+
+Everything that randomness or adaptation depends on is in the checkpoint or follows from the seed
+and the number of the transition, so a chain that is killed at any moment and resumed repeats itself
+bit for bit. Checkpoints are made between transitions, when `checkpoint_seconds` have passed since
+the last one: a kill costs that time and the transition under way. A stop (Ctrl-C or SIGTERM)
+abandons the transition of all chains that is under way and keeps what was finished before.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from utils.data.datasets import Dataset
+from utils.evaluation.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
+from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.hmc.adaptation import StepSizeAdaptation
+from utils.methods.hmc.chains import Chains, Transition
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.report import figures
+from utils.runs.errors import UserError
+from utils.runs.files import ArrayFile, RecordFile
+from utils.runs.progress import check_disk
+from utils.runs.run import Run
+
+import numpy as np
+import torch
+from torch import Tensor
+
+INTERIM_DIAGNOSES = 10  # while the chains run
+SECONDS_BETWEEN_DIAGNOSES = 60  # at least: drawing the figure takes one or two
+RECORD_BYTES = 700  # of a transition, in trace.jsonl and metrics.jsonl
+AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows", "divergent")
+COUNTERS = {
+    "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
+    "divergences": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many transitions chains make, and after which of them a sample is stored."""
+
+    num_chains: int
+    num_burnin: int  # transitions of each chain before the first sample
+    num_samples: int  # stored of each chain
+    store_every: int = 1  # transitions from one stored sample to the next
+
+    @property
+    def num_sampling(self) -> int:
+        """Return the transitions of each chain after burn-in."""
+        return self.num_samples * self.store_every
+
+    @property
+    def num_iterations(self) -> int:
+        """Return the transitions of each chain."""
+        return self.num_burnin + self.num_sampling
+
+    def stored(self, iteration: int) -> int:
+        """Return how many samples each chain has stored after so many transitions."""
+        return max(0, iteration - self.num_burnin) // self.store_every
+
+    def stores(self, iteration: int) -> bool:
+        """Return whether a sample is stored after this transition."""
+        return self.stored(iteration) > self.stored(iteration - 1)
+
+
+class ChainRecord:
+    """The files of C chains. `chains` is what the last checkpoint holds, None without one."""
+
+    def __init__(
+        self, run: Run, network: Network, data: Dataset, schedule: Schedule, seed: int,
+        checkpoint_seconds: float,
+    ):  # fmt: skip
+        self.run, self._network, self._data, self._schedule = run, network, data, schedule
+        self._checkpoint_seconds = checkpoint_seconds
+        self._quantities = Quantities(network, data.test_labels, seed)
+        shape = (len(data.test_labels), data.num_classes)
+        saved = run.load_checkpoint(
+            weights=(schedule.num_chains, network.num_weights), probability_sum=shape,
+            adaptations=(schedule.num_chains, len(StepSizeAdaptation._fields)),
+        )  # fmt: skip
+        self.chains, self.counters = None, dict(COUNTERS)
+        self._probability_sum = torch.zeros(shape, dtype=torch.float64)
+        if saved:
+            self._restore(*saved)
+        self._probability_sum = self._probability_sum.to(run.device)
+        check_disk(run.directory, self._disk_bytes(), self._disk_bytes_there())
+
+    def _restore(self, counters: dict, arrays: dict[str, Tensor]) -> None:
+        if counters.get("ahead"):
+            raise UserError(
+                f"The checkpoint in {self.run.directory} was made by an earlier version between "
+                "two chains of one iteration: resume with that version, or start again with "
+                "--overwrite."
+            )
+        self.counters |= {name: counters[name] for name in COUNTERS}
+        self._probability_sum = arrays["probability_sum"]
+        adaptations = tuple(StepSizeAdaptation(*row) for row in arrays["adaptations"].tolist())
+        self.chains = Chains(arrays["weights"], adaptations, counters["iteration"])
+
+    # -- space
+
+    def _checkpoint_bytes(self) -> int:
+        weights = 4 * self._network.num_weights * self._schedule.num_chains
+        return weights + self._probability_sum.nbytes
+
+    def _disk_bytes(self) -> int:
+        """Return what the whole run needs: a checkpoint is replaced by one that is complete."""
+        schedule = self._schedule
+        row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
+        samples = schedule.num_chains * schedule.num_samples * row_bytes
+        records = schedule.num_chains * schedule.num_iterations * RECORD_BYTES
+        return samples + records + 2 * self._checkpoint_bytes()
+
+    def _disk_bytes_there(self) -> int:
+        """Return how much of that an earlier session has left."""
+        names = "samples.npy", "quantities.npy", "trace.jsonl", "metrics.jsonl", "checkpoint.npz"
+        paths = [self.run.path(name) for name in names]
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    # -- while chains run
+
+    @contextmanager
+    def open(self, chains: Chains) -> Iterator[None]:
+        """Open the files; within it transitions may be added, and stops are noticed."""
+        run, resumed = self.run, self.chains is not None
+        rows = self._schedule.num_chains * self._schedule.num_samples
+        columns = len(self._quantities.names)
+        self._samples = ArrayFile(
+            run.path("samples.npy"), (rows, self._network.num_weights), resumed=resumed
+        )
+        self._measured = ArrayFile(run.path("quantities.npy"), (rows, columns), "float64", resumed)
+        self._trace = RecordFile(run.path("trace.jsonl"), self.counters["trace_bytes"])
+        self._network.save(run.path("network.json"))
+        self.chains, self._counted = chains, time.monotonic()
+        self._checkpointed = self._diagnosed = self._counted
+        with run.graceful_stop():
+            if not resumed:  # so that a start that took long is not made again
+                self._checkpoint()
+            try:
+                yield
+            except UserError:  # another rank has ended
+                self._checkpoint()  # which is a stop, if Ctrl-C has reached all ranks
+                raise
+
+    def stop_if_asked(self) -> None:
+        """End the run after a checkpoint if it was asked to; to be called in every step."""
+        if self.run.stop_requested:
+            self._checkpoint()
+
+    def add(self, chains: Chains, transitions: list[Transition]) -> dict:
+        """Write down a transition of every chain, and return the averages over chains."""
+        iteration, burnin = chains.iteration, chains.iteration <= self._schedule.num_burnin
+        for k, transition in enumerate(transitions):
+            record = {"iteration": iteration, "chain": k, "burnin": burnin}
+            self._trace.append(record | transition._asdict())
+        averages = {
+            name: sum(getattr(t, name) for t in transitions) / len(transitions) for name in AVERAGED
+        }
+        stores = self._schedule.stores(iteration)
+        if burnin or stores:
+            number = self._schedule.stored(iteration) - 1 if stores else None
+            averages |= self._score(chains.weights, transitions, number)
+        self.run.log(iteration=iteration, **averages)
+        self.chains = chains
+        self._count(transitions, burnin)
+        if stores and self._diagnosis_is_due(iteration):
+            self._diagnose(iteration)
+        if time.monotonic() - self._checkpointed >= self._checkpoint_seconds:
+            self._checkpoint()
+        return averages
+
+    def _score(self, weights: Tensor, transitions: list[Transition], number: int | None) -> dict:
+        """Return test accuracies; unless `number` is None, store states as that sample."""
+        accuracies = []
+        for k, (state, transition) in enumerate(zip(weights, transitions, strict=True)):
+            probabilities = class_probabilities(self._network, state, self._data.test_images)
+            accuracies.append(accuracy(probabilities, self._data.test_labels))
+            if number is not None:
+                row = k * self._schedule.num_samples + number
+                self._samples.write(row, state)
+                numbers = self._quantities.measure(state, probabilities, transition.nll)
+                self._measured.write(row, numbers)
+                self._probability_sum += probabilities
+        scores = {"sample_test_accuracy": sum(accuracies) / len(accuracies)}
+        if number is not None:
+            scores["test_accuracy"] = accuracy(self._probability_sum, self._data.test_labels)
+        return scores
+
+    def _count(self, transitions: list[Transition], burnin: bool) -> None:
+        counters, now = self.counters, time.monotonic()
+        counters["steps"] += sum(t.num_steps for t in transitions)
+        counters["violations"] += sum(t.violations for t in transitions)
+        if not burnin:
+            counters["seconds"] += now - self._counted
+            counters["accept_prob"] += sum(t.accept_prob for t in transitions)
+            counters["divergences"] += sum(t.divergent for t in transitions)
+        self._counted = now
+
+    def _checkpoint(self) -> None:
+        """Save everything; a run that was asked to stop ends here."""
+        self._samples.sync()
+        self._measured.sync()
+        counters = self.counters | {
+            "iteration": self.chains.iteration, "trace_bytes": self._trace.sync(),
+        }  # fmt: skip
+        self._save_layout()  # only now, for readers rely on it
+        self._checkpointed = time.monotonic()
+        self.run.save_checkpoint(
+            counters, weights=self.chains.weights, probability_sum=self._probability_sum,
+            adaptations=np.array(self.chains.adaptations),
+        )  # fmt: skip
+
+    def _save_layout(self) -> None:
+        """Say how samples.npy is filled, for those who read it while chains still run."""
+        schedule = self._schedule
+        layout = {
+            "num_chains": schedule.num_chains,
+            "samples_per_chain": schedule.num_samples,
+            "stored_per_chain": schedule.stored(self.chains.iteration),
+        }
+        self.run.save_json("chains.json", layout)
+
+    # -- diagnoses and the end
+
+    def _diagnosis_is_due(self, iteration: int) -> bool:
+        every = max(1, self._schedule.num_samples // INTERIM_DIAGNOSES)
+        if self._schedule.stored(iteration) % every or iteration == self._schedule.num_iterations:
+            return False
+        return time.monotonic() - self._diagnosed >= SECONDS_BETWEEN_DIAGNOSES
+
+    def _diagnose(self, iteration: int) -> dict:
+        """Write diagnostics.json and the figure of the chains so far.
+
+        Return the diagnostics' groups, which are empty for too few samples.
+        """
+        self._diagnosed, schedule = time.monotonic(), self._schedule
+        self.run.save_figure("chain", figures.chain(self.run.path("metrics.jsonl")))
+        stored = schedule.stored(iteration)
+        if stored < FEWEST_DRAWS:
+            return {}
+        measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
+        draws = measured.reshape(schedule.num_chains, schedule.num_samples, -1)[:, :stored]
+        hours = self.counters["seconds"] / 3600
+        diagnostics = diagnose_all(np.asarray(draws), self._quantities.names, hours)
+        self.run.save_json("diagnostics.json", diagnostics)
+        groups = {name: group for name, group in diagnostics["groups"].items() if group}
+        self.run.log(
+            iteration=iteration,
+            **{f"rhat_{name}": group["largest_rhat"] for name, group in groups.items()},
+            **{f"ess_{name}": group["median_ess_bulk"] for name, group in groups.items()},
+        )
+        return diagnostics["groups"]
+
+    def finish(self) -> dict:
+        """Write diagnostics and final scores, mark the run as finished, and return its summary."""
+        self._checkpoint()
+        counters, labels, schedule = self.counters, self._data.test_labels, self._schedule
+        average = self._probability_sum / (schedule.num_chains * schedule.num_samples)
+        summary = {
+            "test_accuracy": accuracy(average, labels),
+            "test_nll": mean_nll(average, labels),
+            "accept_prob": counters["accept_prob"] / (schedule.num_chains * schedule.num_sampling),
+            "sampling_seconds": counters["seconds"],
+            "leapfrog_steps": counters["steps"],
+            "violations": counters["violations"],
+            "divergences": counters["divergences"],
+            "diagnostics": self._diagnose(self.chains.iteration),
+        }
+        function = summary["diagnostics"].get("test_log_likelihood") or {}
+        summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
+        self.run.finish(summary)
+        return summary
