@@ -36,7 +36,7 @@ from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.networks.network import Network
 from utils.networks.registry import network_for
 from utils.runs import ranks as parallel
-from utils.runs.compute import CANDIDATES, choose_device, choose_matmul
+from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
 from utils.runs.config import NetworkConfig, option
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
@@ -167,10 +167,11 @@ def sample(
     settings, schedule = config.hmc_settings(), config.schedule()
     with monitored(record, chains, settings, schedule) as monitor:
         while chains.iteration < schedule.num_iterations:
-            chains, transitions = advance(
-                potential, chains, settings, config.seed, ranks,
-                spread_chains=config.parallel == "chains", on_step=monitor.step,
-            )  # fmt: skip
+            with threads_for(potential.flops):
+                chains, transitions = advance(
+                    potential, chains, settings, config.seed, ranks,
+                    spread_chains=config.parallel == "chains", on_step=monitor.step,
+                )  # fmt: skip
             monitor.add(chains, transitions)
 
 

@@ -11,6 +11,7 @@ from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import record as record_module
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
+from utils.methods.hmc.record import ChainRecord
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
 from utils.runs.config import load_config
@@ -72,6 +73,22 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum("rhat_weights" in record for record in metrics) == 1  # at the end: it costs time
     assert "R-hat" in process.stdout
+
+
+@pytest.mark.parametrize(("hidden", "threads"), [(12, 1), (64, 2)])
+def test_small_products_are_made_on_one_thread(script, monkeypatch, hidden, threads):
+    numbers, before = set(), torch.get_num_threads()
+    monkeypatch.setattr(
+        ChainRecord, "stop_if_asked", lambda self: numbers.add(torch.get_num_threads())
+    )
+    torch.set_num_threads(2)
+    try:
+        process = script("MNIST_HMC", *TOY, "--hidden_sizes", hidden, "--num_burnin", 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert process.returncode == 0, process.stderr
+    assert numbers == {threads}
 
 
 def test_chains_are_diagnosed_while_they_run(script, tmp_path, monkeypatch):

@@ -229,7 +229,9 @@ def test_the_disk_that_is_asked_for_is_what_is_used(script, tmp_path, monkeypatc
 
     asked = []
     monkeypatch.setattr(
-        record_module, "check_disk", lambda directory, needed, there: asked.append(needed - there)
+        record_module,
+        "check_space",
+        lambda directory, memory, disk, there: asked.append(disk - there),
     )
     monkeypatch.setattr(Run, "save_checkpoint", measure)
     arguments = ("--num_steps", 2, "--num_samples", 60, "--hidden_sizes", 32)

@@ -1,5 +1,6 @@
 """The first layer as it is fitted to the images."""
 
+from utils.networks.mlp import MLP
 from utils.networks.mlp_passes import FirstLayer
 
 import pytest
@@ -24,3 +25,10 @@ def test_the_first_layer_is_that_of_all_pixels(num_dead):
     first.store_gradient(weight, bias)
     torch.testing.assert_close(weight, errors.T @ images)
     torch.testing.assert_close(bias, errors.sum(0))
+
+
+def test_the_largest_product_is_known():
+    """Of 50 pixels, a column of ones, and zeros up to 64 columns, or of hidden layers."""
+    images = torch.ones(20, 50)
+    assert MLP((50, 8, 3)).data_passes(images).flops == 2 * 20 * 64 * 8
+    assert MLP((50, 8, 900, 3)).data_passes(images).flops == 2 * 20 * 8 * 900

@@ -1,5 +1,7 @@
 """Passes over a data set for any network that has `outputs(weights, images)`."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ class AutogradPasses:
     A backward pass over active rows makes their forward pass a second time. That pays because
     Potential chooses rows only where at most 70 % are active, and usually few are.
     """
+
+    flops = math.inf
 
     def __init__(self, network, images: Tensor, chunk_rows: int = CHUNK_ROWS):
         self._outputs, self._images, self.chunk_rows = network.outputs, images, chunk_rows

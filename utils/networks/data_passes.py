@@ -17,6 +17,7 @@ class DataPasses(Protocol):
     """
 
     chunk_rows: int  # the most rows of one forward pass
+    flops: float  # floating-point operations of its largest matrix product; infinity if unknown
 
     def begin(self, weights: Tensor, gradient: Tensor) -> None:
         """Bind the weights [d], and set the gradient [d] to zero."""

@@ -22,6 +22,8 @@ class MLPPasses:
         self._first = FirstLayer(images, network.sizes[1])
         self._images = self._first.inputs
         rows, kind = min(CHUNK_ROWS, len(images)), {"device": images.device, "dtype": images.dtype}
+        products = [self._first.weight.numel(), *(n * m for n, m in network.shapes[1:])]
+        self.flops = 2 * rows * max(products)
         self._backprop = Backprop(network, 1, rows, **kind)
         self._gathered, self._active = torch.empty(2, rows, self._images.shape[1], **kind)
         self._active_hidden = [torch.empty(rows, n, **kind) for n in network.sizes[1:-1]]

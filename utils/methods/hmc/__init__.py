@@ -1,11 +1,13 @@
 """Full-batch Hamiltonian Monte Carlo.
 
-neighbour_list   which training points a force looks at
-potential        the log joint, its gradient, and forces along a trajectory
-leapfrog         trajectories
-adaptation       step sizes and lengths of trajectories
-chains           transitions, and several chains that make them
-anchored         starts that look like samples
-record           samples, trace, diagnostics and checkpoints on disk
-display          the progress bar, the printed summary and warnings
+Modules, each importing only from those before it:
+
+    neighbour_list   which training points a force looks at
+    potential        the log joint, its gradient, and forces along a trajectory
+    leapfrog         trajectories
+    adaptation       step sizes and lengths of trajectories
+    chains           transitions, and several chains that make them
+    anchored         starts that look like samples
+    record           samples, trace, diagnostics and checkpoints on disk
+    display          the progress bar, the printed summary and warnings
 """

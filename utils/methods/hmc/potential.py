@@ -76,6 +76,7 @@ class Potential:
             force = "listed" if self.num_points > LISTED_FROM else "dense"
         self.method, self.list_settings = force, list_settings or ListSettings()
         self._passes = network.data_passes(images)
+        self.flops = self._passes.flops  # of the largest product of a full pass
 
     def energy(self, weights: Tensor) -> Energy:
         """Return U(θ) and its gradient, from all the data."""

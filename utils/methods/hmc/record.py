@@ -22,7 +22,7 @@ from utils.networks.predictions import class_probabilities
 from utils.report import figures
 from utils.runs.errors import UserError
 from utils.runs.files import ArrayFile, RecordFile
-from utils.runs.progress import check_disk
+from utils.runs.progress import check_space
 from utils.runs.run import Run
 
 import numpy as np
@@ -87,7 +87,10 @@ class ChainRecord:
         if saved:
             self._restore(*saved)
         self._probability_sum = self._probability_sum.to(run.device)
-        check_disk(run.directory, self._disk_bytes(), self._disk_bytes_there())
+        check_space(
+            run.directory, 4 * self._checkpoint_bytes(), self._disk_bytes(),
+            self._disk_bytes_there(),
+        )  # fmt: skip
 
     def _restore(self, counters: dict, arrays: dict[str, Tensor]) -> None:
         if counters.get("ahead"):
