@@ -1,8 +1,8 @@
-"""Several processes at work on one run, as `torchrun` starts them; one alone is the usual case.
+"""Several processes on one run, as `torchrun` starts them; usually there is only one.
 
 gloo connects ranks on CPUs, nccl on GPUs. Only rank 0 has a run directory. When a rank dies, gloo's
-connections to it break, and what the others were waiting for ends them with a clear sentence; from
-nccl they would not hear of it, and are ended by torchrun.
+connections to it break, and the other ranks end with a clear sentence. nccl does not notice, so
+there torchrun ends the others.
 """
 
 import os
@@ -16,14 +16,14 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-# A dead rank breaks its connections at once. One that lives may well let others wait for longer
-# than PyTorch's 30 minutes: dense trajectories of several chains, say.
+# A dead rank breaks its connections at once. A living one may let others wait for longer than
+# PyTorch's default of 30 minutes, for example in dense trajectories of several chains.
 PATIENCE = timedelta(days=1)
-MEETING = timedelta(minutes=10)  # for all ranks to start
+MEETING = timedelta(minutes=10)  # time for all ranks to start
 
 
 class Ranks:
-    """This process's number among `size`, and what they do together."""
+    """This process's number among `size`, and their collective operations."""
 
     def __init__(self, number: int = 0, size: int = 1, device: torch.device | None = None):
         self.number, self.size, self._device = number, size, device
@@ -33,22 +33,22 @@ class Ranks:
         return self.number == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """`tensor`, made the sum over all ranks; the same bits on each of them."""
+        """Replace `tensor` by its sum over all ranks, with the same bits on each; return it."""
         two_on_cpus = self.size == 2 and self._device.type == "cpu"
         return self._together(self._add_other if two_on_cpus else distributed.all_reduce, tensor)
 
     def share(self, tensor: Tensor, source: int = 0) -> Tensor:
-        """`tensor`, made what it is on rank `source`."""
+        """Replace `tensor` by that of rank `source`; return it."""
         return self._together(distributed.broadcast, tensor, source)
 
     def part(self, tensor: Tensor) -> Tensor:
-        """This rank's rows of a tensor that every rank has whole."""
+        """Return this rank's rows of a tensor that every rank has whole."""
         return tensor.tensor_split(self.size)[self.number]
 
     def _add_other(self, tensor: Tensor) -> None:
-        """gloo's all_reduce of two, in a third of its time where the ranks share a machine.
+        """Add the other rank's tensor, in a third of the time of gloo's all_reduce on one machine.
 
-        Between steps that keep all cores busy it waits for several threads of its own to wake.
+        Between steps that keep all cores busy, all_reduce waits for its own threads to wake up.
         """
         other = 1 - self.number
         theirs = torch.empty_like(tensor)
@@ -59,7 +59,7 @@ class Ranks:
     def _together(self, operation, tensor: Tensor, *arguments) -> Tensor:
         if self.size == 1:
             return tensor
-        moved = tensor.to(self._device)  # nccl knows only tensors on a GPU
+        moved = tensor.to(self._device)  # nccl takes only tensors on a GPU
         with _other_ranks_alive():
             operation(moved, *arguments)
         return tensor if moved is tensor else tensor.copy_(moved)
@@ -70,7 +70,7 @@ ALONE = Ranks()
 
 @contextmanager
 def connected(device: torch.device) -> Iterator[Ranks]:
-    """The ranks that torchrun started, until the first of them is done; ALONE without it."""
+    """Yield the ranks that torchrun started, or ALONE; wait at the end for the first of them."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield ALONE
         return
@@ -95,13 +95,13 @@ def _connect(device: torch.device) -> None:
         )
     except ValueError as error:
         raise UserError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, and what else torchrun sets is missing "
-            "or wrong: start several processes with torchrun, or unset WORLD_SIZE for one."
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, but other variables that torchrun sets are "
+            "missing or wrong: start several processes with torchrun, or unset WORLD_SIZE."
         ) from error
     except RuntimeError as error:
         place = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise UserError(
-            f"The ranks of this run did not meet at {place}: see that all of them were started, "
+            f"The ranks of this run did not meet at {place}: check that all of them were started "
             "and that this port is open between the nodes."
         ) from error
 
@@ -112,6 +112,6 @@ def _other_ranks_alive():
         yield
     except RuntimeError as error:
         raise UserError(
-            "Another rank of this run has ended, so this one cannot go on: see its message above, "
+            "Another rank of this run has ended, so this one cannot go on: see its message above "
             "and start the same command again with --resume."
         ) from error
