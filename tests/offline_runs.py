@@ -20,6 +20,7 @@ class OfflineRun:
     summary: dict
     artifacts: dict[str, list[str]]  # type: the files in it
     directory: Path  # of what is sent besides
+    exit_code: int
 
     def table(self, name: str) -> tuple[list, list]:
         """Headings and lines."""
@@ -66,6 +67,7 @@ def read_offline_run(directory: Path, session: int = -1) -> OfflineRun:
         summary=summary,
         artifacts=artifacts,
         directory=file.parent,
+        exit_code=next(r.exit.exit_code for r in records if r.HasField("exit")),
     )
 
 

@@ -88,6 +88,7 @@ def test_the_last_session_of_a_resumed_offline_run_holds_the_whole_run(config):
     assert [(row["epoch"], row["loss"]) for row in last.rows] == [(1, 2.5), (2, 1.5)]
     assert last.axes == {"loss": "epoch"}
     assert first.start.run_id == last.start.run_id
+    assert (first.exit_code, last.exit_code) == (130, 0)
 
 
 def test_metrics_are_complete_without_wandb(tmp_path):

@@ -95,7 +95,7 @@ def _connect(device: torch.device) -> None:
         )
     except ValueError as error:
         raise UserError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, but other variables that torchrun sets are "
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, but other variables of torchrun are "
             "missing or wrong: start several processes with torchrun, or unset WORLD_SIZE."
         ) from error
     except RuntimeError as error:

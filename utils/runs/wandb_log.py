@@ -22,6 +22,7 @@ from utils.runs.errors import UserError
 
 PROJECT = "bnn-compact-representation"
 MODES = ("online", "offline", "disabled")
+STOPPED = 130  # exit code of a script that the user has stopped
 ANSWER_TIMEOUT = 30  # seconds to wait for wandb's server
 
 
@@ -123,11 +124,14 @@ class WandbRun:
 
     def finish(self, summary: dict) -> None:
         self._run.summary.update(summary)
-        self.close()
+        self._end(exit_code=0)
 
     def close(self) -> None:
-        """End this session of the run, finished or not."""
-        self._run.finish()
+        """End this session of an unfinished run."""
+        self._end(exit_code=STOPPED)
+
+    def _end(self, exit_code: int) -> None:
+        self._run.finish(exit_code)
         if self._mode == "offline":
             session = Path(self._run.settings.sync_dir).name
             print(f"To send the records to wandb: wandb sync '{self._directory}/wandb/{session}'")
