@@ -47,6 +47,18 @@ def test_a_change_of_function_is_refused():
         rebase(network, any_permutation(SHALLOW, 1).apply(weights), matcher)
 
 
+def test_half_a_move_of_dead_units_is_refused(monkeypatch):
+    """No input tells: the logits stay what they were."""
+    weights = SHALLOW.initial_weights(random(0))
+    SHALLOW.layers(weights)[0][1][[3, 8]] = -100
+    broken = weights.clone()
+    incoming = SHALLOW.layers(broken)[0][0]
+    incoming[[3, 8]] = incoming[[8, 3]]
+    monkeypatch.setattr(Transformation, "apply", lambda self, weights: broken)
+    with pytest.raises(AssertionError, match="took a unit of h1 apart"):
+        move(weights, any_permutation(SHALLOW, 1))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_element_of_the_group_moves_a_network(name):
     network = NETWORKS[name]

@@ -12,7 +12,7 @@ from tests.networks.toy_networks import (
 )
 from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
-from utils.networks.network import Group, Network, Slot, lay_out
+from utils.networks.network import TANH, Group, Network, Slot, lay_out
 from utils.runs.errors import UserError
 from utils.symmetry.transformation import (
     Transformation,
@@ -76,6 +76,15 @@ def test_a_random_element_of_the_group_leaves_the_outputs_unchanged(network, see
     before, after = (network.outputs(each, inputs) for each in (weights, moved))
     torch.testing.assert_close(after, before, rtol=0, atol=1e-10)
     check_same_function(network, weights, moved)
+
+
+def test_a_variance_keeps_its_sign():
+    class Normalised(Network):
+        groups = {"x": Group(3, TANH)}  # noqa: RUF012
+        slots = lay_out(Slot("variance", (3,), ("x",), (2,)), Slot("mean", (3,), ("x",), (1,)))
+
+    flips = Transformation(Normalised(), signs={"x": torch.tensor([1, -1, -1])})
+    assert flips.apply(torch.ones(6)).tolist() == [1, 1, 1, 1, -1, -1]
 
 
 def test_units_that_feed_themselves_are_scaled_on_both_sides():
