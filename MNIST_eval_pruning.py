@@ -177,7 +177,7 @@ def log_curve(run: Run, name: str, curve: list[float]) -> None:
 def report(run: Run, results: dict) -> None:
     """Save the figures, and print the sparsity that every curve reaches."""
     weight_figures.pruning.save(run)
-    weight_figures.criteria.save(run)
+    weight_figures.pruning_criteria.save(run)
     weight_figures.sigma_histograms.save(run, results["names"])
     table = sparsity_table(results)
     run.log_table("sparsity", table.head, table.rows)

@@ -39,13 +39,8 @@ STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
 PRESETS = tuple(dict.fromkeys(preset for step in STEPS for preset in step.plans))
-ARTEFACTS = tuple(
-    dict.fromkeys(
-        [name for paper in PAPERS for name in paper.artefacts]
-        + ["report"]
-        + [step.kind for step in STEPS]
-    )
-)
+ARTEFACTS = (*(name for paper in PAPERS for name in paper.artefacts), "report")
+ARTEFACTS = tuple(dict.fromkeys((*ARTEFACTS, *(step.kind for step in STEPS))))
 
 
 @dataclass(frozen=True)
@@ -96,8 +91,9 @@ def reproduce(options: argparse.Namespace) -> None:
     tasks = plan(papers, options)
     announce(tasks, check_to_do(tasks, options), options)
     failed = run_all(tasks, options)
-    print_findings(papers)
-    print(f"\nThe report: {write_report(papers, report_directory(options))}")
+    begun = [(paper, results) for paper, results in papers if results.begun()] or papers
+    print_findings(begun)
+    print(f"\nThe report: {write_report(begun, report_directory(options))}")
     if failed:
         names = ", ".join(task.step.script for task in failed)
         raise UserError(f"failed, see above: {names}. The same command tries again.")

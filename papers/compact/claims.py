@@ -5,7 +5,7 @@ a Finding; "in short" is for the top of the report, one sentence for each mark.
 """
 
 from papers.compact.tables import IN_PERCENT, METHODS, published_table1
-from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
+from utils.report.paper import FAILS, HOLDS, PARTLY, Claim, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
 from utils.symmetry.paths import barrier
@@ -378,20 +378,7 @@ def hmc_std_prunes(results: Results) -> Finding:
     )
 
 
-CLAIMS = (
-    rebasin_gives_meaning,
-    rebased_is_not_the_posterior,
-    ensemble_survives,
-    methods_predict_alike,
-    accuracies_match,
-    barrier_vanishes,
-    training_keeps_transpositions,
-    barrier_grows,
-    transpositions_are_monotone,
-    transpositions_inform,
-    weights_compare,
-    hmc_std_prunes,
-)
+CLAIMS = tuple(value for value in vars().values() if isinstance(value, Claim))  # in this order
 
 # ---- helpers
 

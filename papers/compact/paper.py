@@ -144,7 +144,7 @@ SECTIONS = (
         (
             weight_figures.sigma_histograms,
             weight_figures.pruning,
-            weight_figures.criteria,
+            weight_figures.pruning_criteria,
             RunTables("eval_pruning", sparsities),
         ),
     ),

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, WHOLE_NUMBERS, panels, styled
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.symmetry.paths import barrier
 from utils.symmetry.permutation import expected_transpositions
@@ -28,14 +28,12 @@ SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images ca
 
 @figure(
     "net_matching",
-    "loss_along_line",
     "training_dynamics.npz",
     title="Figure 2: the loss between two networks over training",
     caption="Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
     "network as it is (left), and rebased to the first by activation and by weight. White lines "
     "join points of equal loss. A ridge in the middle is a loss barrier.",
 )
-@styled
 def loss_along_line(source: Path) -> Figure:
     """Draw the paper's Figure 2: loss over epoch and λ, as is and after each rebasin."""
     results = np.load(source)
@@ -79,13 +77,11 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 
 @figure(
     "net_matching",
-    "barriers",
     "training_dynamics.npz",
     title="The barrier that each way of rebasin leaves",
     caption="Test loss and error barriers over training (the largest over λ; error in percentage "
     "points), and NoT of the rebasin compared with a random permutation.",
 )
-@styled
 def barriers(source: Path) -> Figure:
     """Draw the largest barrier over λ that each alignment of W₁ leaves, and its NoT, by epoch."""
     results = np.load(source)
@@ -121,12 +117,10 @@ def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
 @figure(
     "net_matching",
-    "along_line",
     "training_dynamics.npz",
     title="Figure 3, right: on the line between two networks",
     caption="Weight distance and NoT of W_λ against W₀, before the first and after the last epoch.",
 )
-@styled
 def along_line(source: Path) -> Figure:
     """Draw the paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
     results = np.load(source)
@@ -178,13 +172,11 @@ STAGE_NAMES = {
 
 @figure(
     "transpositions",
-    "transpositions",
     "transpositions.jsonl",
     title="Figure 3, left: networks that start as permuted copies of each other",
     caption="NoT found by rebasin, weight distance and loss barrier at λ = ½ after training, each "
     "against the NoT planted at initialisation.",
 )
-@styled
 def transpositions(source: Path) -> Figure:
     """Draw the paper's Figure 3, left: NoT, distance and barrier against NoT at initialisation.
 

@@ -111,13 +111,11 @@ def _sparse_ticks(axis: Axis, values: np.ndarray) -> None:
 
 @figure(
     "eval",
-    "transpositions_along_chain",
     "diagnostics.json",
     title="NoT along the chain",
     caption="NoT of the rebasin of each HMC sample to the first, compared with networks drawn from "
     "the prior and with random permutations.",
 )
-@styled
 def transpositions_along_chain(source: Path) -> Figure:
     """Draw NoT of HMC's samples to the first of them, compared with the prior and with chance.
 
@@ -179,12 +177,10 @@ PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 @figure(
     "eval_pruning",
-    "sigma_histograms",
     "sigma_histograms.npz",
     title="Figure 5, left: σ before and after rebasin",
     caption="Histograms of σ over the weights. The prior's σ is 1.",
 )
-@styled
 def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
     """Draw the paper's Figure 5, left: σ of every method before and after rebasin.
 
@@ -218,13 +214,11 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
 
 @figure(
     "eval_pruning",
-    "pruning",
     "pruning.json",
     title="Figure 5, right: accuracy of pruned networks",
     caption="Test accuracy if only the weights of lowest σ are kept and the others are zero, for "
     "mean networks and for single ones; below, without the weights of dead pixels.",
 )
-@styled
 def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
@@ -246,13 +240,11 @@ def pruning(source: Path) -> Figure:
 
 @figure(
     "eval_pruning",
-    "pruning_criteria",
     "pruning.json",
     title="Pruning by other orders",
     caption="Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
 )
-@styled
-def criteria(source: Path) -> Figure:
+def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
     curves, names = results["curves"], results.get("names", METHODS)

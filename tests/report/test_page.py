@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from utils.report.chain import mixing_warning
-from utils.report.figures import panels, styled
+from utils.report.figures import panels
 from utils.report.page import write_report
 from utils.report.paper import (
     HOLDS,
@@ -40,8 +40,7 @@ def ages_are_whole(results: Results) -> Finding:
     return Finding(HOLDS, f"The age is {age}.", f"{age} years")
 
 
-@figure("census", "ages", "ages.json", title="Figure 7: ages", caption="Ages & years.")
-@styled
+@figure("census", "ages.json", title="Figure 7: ages", caption="Ages & years.")
 def ages(source: Path):
     drawn, ((axis,),) = panels(1, 1)
     axis.plot([0, json.loads(source.read_text())["age"]])

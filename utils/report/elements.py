@@ -56,12 +56,12 @@ def folded(summary: str, texts: Iterable[str]) -> str:
     return f"<details><summary>{escaped(summary)}</summary>{content}</details>"
 
 
-def document(title: str, style: str, body: str) -> str:
+def document(title: str, style: str, body: Iterable[str]) -> str:
     """Return a whole page that needs no other file."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{escaped(title)}</title>\n<style>\n{style}</style>\n"
-        f"</head>\n<body>\n{body}\n</body>\n</html>\n"
+        "</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )

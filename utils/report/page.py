@@ -9,7 +9,7 @@ notes.txt beside the report, written by hand, is shown if its first line, `<kind
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,7 @@ from pathlib import Path
 from utils.report.chain import progress
 from utils.report.elements import document, escaped, folded, image, paragraph, table
 from utils.report.images import file_name, read_images, write_images
-from utils.report.paper import (
-    FAILS,
-    HOLDS,
-    PARTLY,
-    UNKNOWN,
-    Paper,
-    RunFigure,
-    RunTables,
-    Section,
-    Verdict,
-    judge,
-)
+from utils.report.paper import MARKS, UNKNOWN, Paper, RunFigure, RunTables, Section, Verdict, judge
 from utils.report.results import DAMAGED, Missing, Results, RunResult, or_none, why_not
 from utils.report.tables import Table
 from utils.runs.files import save_json, write_atomically
@@ -37,12 +26,6 @@ from utils.runs.progress import duration
 import yaml
 
 STYLE_SHEET = Path(__file__).with_name("report.css")
-MARKS = {
-    HOLDS: ("✓", "holds"),
-    PARTLY: ("◐", "partly"),
-    FAILS: ("✗", "fails"),
-    UNKNOWN: ("–", "unknown"),
-}
 
 
 @dataclass(frozen=True)
@@ -130,17 +113,13 @@ def _run_numbers(run: RunResult) -> dict:
         "wandb_id": meta.get("wandb_id"),
         "summary": or_none(lambda: run.json("summary.json")),
         "config": run.config,
-        "seconds": meta["seconds"],
-        "peak_memory": meta["peak_memory"],
-        "matmul": meta["matmul"],
-        "sessions": meta["sessions"],
+        **{name: meta[name] for name in ("seconds", "peak_memory", "matmul", "sessions")},
     }
 
 
-def _runs(entries: list[Entry]) -> list[RunResult]:
+def _runs(entries: list[Entry]) -> Iterable[RunResult]:
     """Return every run that was begun, once."""
-    runs = {run.directory: run for entry in entries for run in entry.results.begun()}
-    return list(runs.values())
+    return {run.directory: run for entry in entries for run in entry.results.begun()}.values()
 
 
 # ---- the page
@@ -148,10 +127,9 @@ def _runs(entries: list[Entry]) -> list[RunResult]:
 
 def page(entries: list[Entry]) -> str:
     """Return the whole HTML document."""
-    parts = [part for entry in entries for part in _entry(entry)]
-    title = "; ".join(_title(entry) for entry in entries)
-    body = "\n".join([*parts, *_run_tables(_runs(entries))])
-    return document(title, STYLE_SHEET.read_text(), body)
+    parts = [part for entry in entries for part in _entry(entry) if part]
+    title = "; ".join(map(_title, entries))
+    return document(title, STYLE_SHEET.read_text(), [*parts, *_run_tables(_runs(entries))])
 
 
 def _title(entry: Entry) -> str:
@@ -161,14 +139,13 @@ def _title(entry: Entry) -> str:
 
 def _entry(entry: Entry) -> list[str]:
     """Return a paper's part of the page."""
-    parts = [
+    return [
         *_heading(entry),
-        *(paragraph(warning, "warning") for warning in _warnings(entry)),
+        *_warnings(entry),
         *_findings(entry),
         _notes(entry),
         *(_section(entry, section) for section in entry.paper.sections),
     ]
-    return [part for part in parts if part]
 
 
 def _heading(entry: Entry) -> list[str]:
@@ -199,7 +176,7 @@ def _warnings(entry: Entry) -> list[str]:
         *map(results.outdated, results.runs),
         *(caution(results) for caution in entry.paper.cautions),
     ]
-    return [warning for warning in warnings if warning]
+    return [paragraph(warning, "warning") for warning in warnings if warning]
 
 
 def _notes(entry: Entry) -> str:
@@ -262,7 +239,7 @@ def _section(entry: Entry, section: Section) -> str:
     for part in section.parts:
         run = entry.results.runs[part.kind]
         if isinstance(part, RunTables):
-            parts += [_outdated(entry.results, run), *_tables(entry, part), _command(run)]
+            parts += [*_tables(part, entry.results), _command(run)]
         elif file_name(part) in entry.images:
             parts.append(_figure(part, entry.images[file_name(part)], run))
         else:
@@ -273,18 +250,14 @@ def _section(entry: Entry, section: Section) -> str:
     return "\n".join(filter(None, parts))
 
 
-def _outdated(results: Results, run: RunResult) -> str:
-    sentence = results.outdated(run.kind)
-    return paragraph(sentence, "warning") if sentence else ""
-
-
-def _tables(entry: Entry, part: RunTables) -> list[str]:
-    run = entry.results.runs[part.kind]
+def _tables(part: RunTables, results: Results) -> list[str]:
+    outdated = results.outdated(part.kind)
+    warning = [paragraph(outdated, "warning")] if outdated else []
     try:
-        contents = part.write(entry.results)
-        return [table(c) if isinstance(c, Table) else paragraph(c) for c in contents]
+        contents = part.write(results)
+        return warning + [table(c) if isinstance(c, Table) else paragraph(c) for c in contents]
     except (Missing, *DAMAGED) as error:
-        return [paragraph(why_not(error, run))]
+        return [paragraph(why_not(error, results.runs[part.kind]))]
 
 
 def _figure(figure: RunFigure, data: bytes, run: RunResult) -> str:
@@ -298,23 +271,18 @@ def _figure(figure: RunFigure, data: bytes, run: RunResult) -> str:
 def _command(run: RunResult) -> str:
     """Return the command that began a run, and its config, behind a click."""
     try:
-        command = run.json("meta.json")["sessions"][0]["command"]
+        words = shlex.split(run.json("meta.json")["sessions"][0]["command"])
         config = yaml.safe_dump(run.config, sort_keys=False)
     except (Missing, *DAMAGED) as error:
         return paragraph(why_not(error, run)) if run.begun else ""
-    summary = f"command and config of {run.directory.name}"
-    return folded(summary, [_without_resume(command), config])
-
-
-def _without_resume(command: str) -> str:
-    """Drop --resume, which reproduce.py always gives."""
-    return shlex.join(word for word in shlex.split(command) if word != "--resume")
+    command = shlex.join(word for word in words if word != "--resume")  # as a user would begin it
+    return folded(f"command and config of {run.directory.name}", [command, config])
 
 
 # ---- runs
 
 
-def _run_tables(runs: list[RunResult]) -> list[str]:
+def _run_tables(runs: Iterable[RunResult]) -> list[str]:
     """Return a table of times, and one of machines and versions, which most runs share."""
     rows, places = [], {}
     for run in runs:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from utils.report.figures import styled
 from utils.report.results import DAMAGED, Missing, Results, why_not
 from utils.report.tables import Table
 
@@ -41,6 +42,10 @@ class Step:
 # ---- what to judge
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+MARKS = {  # their signs and styles
+    HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
+    UNKNOWN: ("–", "unknown"),
+}  # fmt: skip
 
 
 class Finding(NamedTuple):
@@ -110,9 +115,9 @@ class RunFigure:
         run.save_figure(self.name, self.draw(run.path(self.source), *arguments))
 
 
-def figure(kind: str, name: str, source: str, title: str, caption: str) -> Callable:
-    """Turn the function that draws a figure into the figure (a decorator)."""
-    return lambda draw: RunFigure(kind, name, title, caption, source, draw)
+def figure(kind: str, source: str, title: str, caption: str) -> Callable[[Callable], RunFigure]:
+    """Turn the function that draws a figure into the figure, named after it (a decorator)."""
+    return lambda draw: RunFigure(kind, draw.__name__, title, caption, source, styled(draw))
 
 
 @dataclass(frozen=True)

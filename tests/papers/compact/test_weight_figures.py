@@ -197,7 +197,7 @@ def test_pruning(pruning, there):
 
 
 def test_criteria(pruning, there):
-    figure = weight_figures.criteria.draw(pruning)
+    figure = weight_figures.pruning_criteria.draw(pruning)
     assert_readable(figure)
     assert len(figure.axes) == 2 * len(there)
     first = figure.axes[0]
