@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.networks.network import Network, Slot
+from utils.networks.network import Network
 from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
-from utils.symmetry.transformation import Transformation, lineage
+from utils.symmetry.transformation import (
+    Transformation,
+    incoming_slots,
+    units_first,
+)
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -309,8 +313,8 @@ class WeightMatcher:
         moved, total = Transformation(self.network, others), 0
         for slot in self.network.slots_of(name):
             ours = moved.apply_to_slot(slot, slot.of(weights))
-            reference = _units_first(self.network, slot, slot.of(self.reference), name)
-            total = total + reference @ _units_first(self.network, slot, ours, name).mT
+            reference = units_first(self.network, slot, slot.of(self.reference), name)
+            total = total + reference @ units_first(self.network, slot, ours, name).mT
         return total
 
 
@@ -332,7 +336,7 @@ class CosineMatcher:
         Weights that come from units which are not aligned yet do not count.
         """
         settled = {name, *aligned.permutations, None}
-        slots = [slot for slot in _incoming(self.network, name) if settled >= set(slot.axes)]
+        slots = [slot for slot in incoming_slots(self.network, name) if settled >= set(slot.axes)]
         if not slots:
             units = self.network.units(name)
             return torch.zeros(*units, units[-1], dtype=torch.float64)
@@ -342,29 +346,13 @@ class CosineMatcher:
         ]
         reference, ours = (
             torch.cat(
-                [_units_first(self.network, slot, pair[part].double(), name)
+                [units_first(self.network, slot, pair[part].double(), name)
                  for slot, pair in zip(slots, pairs, strict=True)], -1,
             )
             for part in (0, 1)
         )  # fmt: skip
         normalize = torch.nn.functional.normalize
         return normalize(reference, dim=-1) @ normalize(ours, dim=-1).mT
-
-
-def _incoming(network: Network, name: str) -> list[Slot]:
-    """Return the slots with the weights that lead to a group's units."""
-    return [
-        slot
-        for slot in network.slots_of(name)
-        if slot.role == "weight" and len(slot.shape) > 1
-        and slot.powers[slot.axes.index(name)] >= 0
-    ]  # fmt: skip
-
-
-def _units_first(network: Network, slot: Slot, tensor: Tensor, name: str) -> Tensor:
-    """Return a slot's tensor as [*parents, units, everything else]."""
-    places = [slot.axes.index(each) for each in lineage(network, name)]
-    return tensor.movedim(places, list(range(len(places)))).unsqueeze(-1).flatten(len(places))
 
 
 # ---- assignment problems

@@ -34,11 +34,12 @@ def _problem(perm: Tensor, shape: tuple[int, ...]) -> str | None:
     size = shape[-1]
     if size and not 0 <= perm.min() <= perm.max() < size:
         return f"its entries go from {perm.min()} to {perm.max()}"
-    for row in perm.reshape(-1, size):
-        counts = torch.bincount(row, minlength=size)
-        if (counts != 1).any():
-            repeated, missing = counts.argmax(), counts.argmin()
-            return f"unit {repeated} occurs {counts.max()} times and unit {missing} not at all"
+    rows = perm.reshape(-1, size)
+    wrong = (rows.sort(-1).values != torch.arange(size, device=perm.device)).any(-1)
+    if wrong.any():
+        counts = torch.bincount(rows[wrong][0], minlength=size)
+        repeated, missing = counts.argmax(), counts.argmin()
+        return f"unit {repeated} occurs {counts.max()} times and unit {missing} not at all"
     return None
 
 

@@ -30,7 +30,10 @@ NUM_PROBES = 16
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """An element of a network's symmetry group. Groups that are absent stay as they are."""
+    """An element of a network's symmetry group. Groups that are absent stay as they are.
+
+    With a K in front of all numbers it is a stack of elements, one for each network of a stack.
+    """
 
     network: Network
     permutations: dict[str, Tensor] = field(default_factory=dict)  # [*units of parents, size]
@@ -40,6 +43,8 @@ class Transformation:
     def apply(self, weights: Tensor) -> Tensor:
         """Return the transformed weights, [d] or a stack [K, d]."""
         self.check()
+        if self.stack and weights.dim() == 1:
+            weights = weights.expand(*self.stack, -1)
         transformed = torch.empty_like(weights)
         for slot in self.network.slots:
             slot.of(transformed).copy_(self.apply_to_slot(slot, slot.of(weights)))
@@ -51,6 +56,8 @@ class Transformation:
 
     def then(self, second: "Transformation") -> "Transformation":
         """Return the transformation that does this one and then the second."""
+        if self.stack and second.stack and self.stack != second.stack:
+            raise ValueError(f"Stacks of {self.stack} and {second.stack} transformations")
         permutations = dict(second.permutations)
         for name, perm in self.permutations.items():
             permutations[name] = second.follow(name, perm)
@@ -76,8 +83,24 @@ class Transformation:
         """Return the permutation of a group, the identity where it is absent."""
         if name in self.permutations:
             return self.permutations[name]
-        units = self.network.units(name)
+        units = (*self.stack, *self.network.units(name))
         return torch.arange(units[-1]).expand(units).clone()
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """Return (K,) if this is a stack of K elements, else ()."""
+        for values in (self.permutations, self.log_scales, self.signs):
+            for name, each in values.items():
+                if isinstance(each, Tensor) and name in self.network.groups:
+                    return tuple(each.shape[: each.dim() - len(self.network.units(name))])
+        return ()
+
+    def member(self, number: int) -> "Transformation":
+        """Return one element of a stack."""
+        parts = (self.permutations, self.log_scales, self.signs)
+        return Transformation(
+            self.network, *({name: each[number] for name, each in part.items()} for part in parts)
+        )
 
     def transpositions(self) -> dict[str, int]:
         """Return the number of transpositions (NoT) of every group of units."""
@@ -90,13 +113,14 @@ class Transformation:
         return sum(self.transpositions().values())
 
     def to_row(self) -> Tensor:
-        """Return the permutations of all groups as one row [all hidden units]."""
-        rows = [self.permutation(name).flatten() for name in self.network.groups]
-        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+        """Return the permutations of all groups as one row [all hidden units], or rows [K, …]."""
+        levels = len(self.stack)
+        rows = [self.permutation(name).flatten(levels) for name in self.network.groups]
+        return torch.cat(rows, -1) if rows else torch.empty(0, dtype=torch.int64)
 
     def follow(self, name: str, values: Tensor) -> Tensor:
         """Return numbers of a group's units in the units' new places."""
-        for depth, each in enumerate(lineage(self.network, name)):
+        for depth, each in enumerate(lineage(self.network, name), start=len(self.stack)):
             if each in self.permutations:
                 perm = self.permutations[each].to(values.device)
                 perm = perm.reshape(*perm.shape, *[1] * (values.dim() - perm.dim()))
@@ -105,13 +129,13 @@ class Transformation:
 
     def check(self) -> None:
         """Refuse what is no symmetry of the network."""
-        network = self.network
+        network, stack = self.network, self.stack
         for name in (*self.permutations, *self.log_scales, *self.signs):
             if name not in network.groups:
                 groups = ", ".join(network.groups) or "none"
                 raise UserError(f"The network {network} has no units {name!r}; it has: {groups}.")
         for name, perm in self.permutations.items():
-            check_permutation(perm, network.units(name), name)
+            check_permutation(perm, (*stack, *network.units(name)), name)
         for values, kind, word in (
             (self.log_scales, RELU, "scaled"),
             (self.signs, TANH, "flipped"),
@@ -119,9 +143,10 @@ class Transformation:
             for name, each in values.items():
                 if network.groups[name].kind != kind:
                     raise UserError(why_not(network, name, word))
-                if tuple(each.shape) != network.units(name):
+                units = (*stack, *network.units(name))
+                if tuple(each.shape) != units:
                     raise UserError(
-                        f"{name} has {list(network.units(name))} units, but is {word} by "
+                        f"{name} has {list(units)} units, but is {word} by "
                         f"{list(each.shape)} numbers."
                     )
 
@@ -166,13 +191,32 @@ def numbered(network: Network, name: str) -> Tensor:
     return torch.arange(math.prod(shape)).reshape(shape)
 
 
+def incoming_slots(network: Network, name: str) -> list[Slot]:
+    """Return the slots with the weights that lead to a group's units."""
+    return [
+        slot
+        for slot in network.slots_of(name)
+        if slot.role == "weight" and len(slot.shape) > 1
+        and slot.powers[slot.axes.index(name)] >= 0
+    ]  # fmt: skip
+
+
+def units_first(network: Network, slot: Slot, tensor: Tensor, name: str) -> Tensor:
+    """Return a slot's tensor as [*parents, units, everything else], or with a K in front."""
+    places = [slot.axes.index(each) - len(slot.shape) for each in lineage(network, name)]
+    stack = tensor.dim() - len(slot.shape)
+    front = range(stack, stack + len(places))
+    return tensor.movedim(places, list(front)).unsqueeze(-1).flatten(stack + len(places))
+
+
 def _along(network: Network, slot: Slot, axis: int, values: Tensor) -> Tensor:
     """Return numbers of the units along an axis in a shape that lines up with the slot's axes."""
     shape, (*parents, _) = [1] * len(slot.shape), lineage(network, slot.axes[axis])
     places = [*(slot.axes.index(parent) for parent in parents), axis]
-    for place, size in zip(places, values.shape, strict=True):
+    stack = values.shape[: values.dim() - len(places)]
+    for place, size in zip(places, values.shape[len(stack) :], strict=True):
         shape[place] = size
-    return values.reshape(shape)
+    return values.reshape(*stack, *shape)
 
 
 def from_row(network: Network, row: Tensor) -> Transformation:
@@ -215,14 +259,13 @@ def why_not(network: Network, name: str, word: str) -> str:
 
 
 def check_same_function(network: Network, before: Tensor, after: Tensor) -> None:
-    """Compare the logits of two networks, in float64, on a few random inputs.
+    """Compare the logits of two networks, or stacks, in float64, on a few random inputs.
 
     Inputs have both signs, so a unit that is dead on one of them is hardly dead on all.
     """
     random = generator(0, "probe_inputs")
     probe = torch.randn(NUM_PROBES, *network.input_shape, generator=random, dtype=torch.float64)
-    pair = torch.stack([before, after]).double()
-    old, new = network.outputs(pair, probe.to(pair.device))
+    old, new = (network.outputs(each.double(), probe.to(each.device)) for each in (before, after))
     change = (new - old).abs().max().item()
     if not change <= SAME_FUNCTION * (1 + old.abs().max().item()):
         raise AssertionError(f"A transformation changed the network's logits by {change}.")
@@ -234,9 +277,9 @@ def check_same_units(network: Network, before: Tensor, after: Tensor) -> None:
     This notices what is done to units that are dead on all probes. The sums are of float64's bits
     as whole numbers, so they are exact whatever the order.
     """
-    pair = torch.stack([before, after]).double().view(torch.int64)
+    pair = [torch.atleast_2d(each).double().view(torch.int64) for each in (before, after)]
     for name in network.groups:
-        units, moved = _unit_sums(network, pair, name).sort(-1).values
+        units, moved = (_unit_sums(network, each, name).sort(-1).values for each in pair)
         if not torch.equal(units, moved):
             raise AssertionError(f"A permutation took a unit of {name} apart.")
 

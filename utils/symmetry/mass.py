@@ -1,0 +1,179 @@
+"""The L2 mass of networks, and the smallest mass that scaling their ReLU units can reach.
+
+With log scales u of the units, and the powers p of the table of slots, the mass is
+
+    m(u) = Σ_w w² exp(2 Σ p u)     over all weights w; the inner sum is over the units of w
+
+Both m and log m are convex in u (Laurent et al. 2024, Proposition 2), and at the minimum the
+incoming mass of every unit equals its outgoing mass. Biases are scaled but do not count, as in that
+paper, unless they are asked for. Running statistics never count.
+"""
+
+from typing import NamedTuple
+
+from utils.networks.network import RELU, Network, Slot
+from utils.runs.errors import UserError
+from utils.symmetry.transformation import Transformation, lineage, why_not
+
+import torch
+from torch import Tensor
+
+MAX_SWEEPS = 20_000
+SMALLEST_STEP = 1e-12  # of log λ: the mass at the minimum is then exact to rounding
+
+LogScales = dict[str, Tensor]  # [K, *units] of every group that can be scaled
+
+
+class UnitMasses(NamedTuple):
+    """Sums of squared weights of every unit of a group, [K, *units]."""
+
+    incoming: Tensor
+    outgoing: Tensor
+
+
+class Term(NamedTuple):
+    """The squared weights of a slot, summed over all that cannot be scaled."""
+
+    squares: Tensor  # [K, *sizes of the groups in `labels`]
+    labels: tuple[str, ...]
+    powers: dict[str, int]  # by the groups that can be scaled
+
+
+class Mass:
+    """m(u) of a stack of networks [K, d], in float64."""
+
+    def __init__(self, network: Network, weights: Tensor, biases: bool = False):
+        self.network = network
+        self.groups = scalable_groups(network)
+        stack = weights.reshape(-1, network.num_weights)
+        if not stack.isfinite().all():
+            raise UserError("These networks have weights that are not finite numbers.")
+        self._terms = [self._term(slot, stack) for slot in counted_slots(network, biases)]
+        sizes = {name: (len(stack), *network.units(name)) for name in self.groups}
+        self.no_scaling: LogScales = {
+            name: torch.zeros(size, dtype=torch.float64, device=weights.device)
+            for name, size in sizes.items()
+        }
+        self._check()
+
+    def __call__(self, log_scales: LogScales) -> Tensor:
+        """Return m(u), [K]."""
+        terms = [self._scaled(term, log_scales) for term in self._terms]
+        return sum(_sum(each, list(range(1, each.dim()))) for each in terms)
+
+    def around(self, name: str, log_scales: LogScales) -> UnitMasses:
+        """Return the masses of a group's units in the scaled networks."""
+        sums = {1: 0, -1: 0}
+        for term in self._terms:
+            power = term.powers.get(name)
+            if power:
+                kept = lineage(self.network, name)
+                others = [1 + k for k, label in enumerate(term.labels) if label not in kept]
+                sums[power] = sums[power] + _sum(self._scaled(term, log_scales), others)
+        return UnitMasses(sums[1], sums[-1])
+
+    def _scaled(self, term: Term, log_scales: LogScales) -> Tensor:
+        squares = term.squares
+        for name, power in term.powers.items():
+            kept, sizes = (
+                lineage(self.network, name),
+                zip(term.labels, squares.shape[1:], strict=True),
+            )
+            shape = [size if label in kept else 1 for label, size in sizes]
+            squares = squares * (2 * power * log_scales[name]).exp().reshape(-1, *shape)
+        return squares
+
+    def _term(self, slot: Slot, stack: Tensor) -> Term:
+        pairs = zip(slot.axes, slot.powers, strict=True)
+        powers = {name: power for name, power in pairs if power and name in self.groups}
+        kept = {label for name in powers for label in lineage(self.network, name)}
+        labels = tuple(name for name in slot.axes if name in kept)
+        summed = [1 + axis for axis, name in enumerate(slot.axes) if name not in kept]
+        return Term(_sum(slot.of(stack).double().square(), summed), labels, powers)
+
+    def _check(self) -> None:
+        for name in self.groups:
+            terms = [term for term in self._terms if name in term.powers]
+            if {term.powers[name] for term in terms} != {1, -1}:
+                raise UserError(
+                    f"Units of {name} have no minimum mass: nothing that counts compensates their "
+                    "scale, as between a convolution and a normalisation."
+                )
+            if any(term.labels.count(name) > 1 for term in terms):
+                raise UserError(
+                    f"Units of {name} feed themselves, so they cannot be scaled one by one."
+                )
+
+
+def scalable_groups(network: Network) -> list[str]:
+    """Return the groups whose units have scales; refuse networks without any."""
+    groups = [name for name, group in network.groups.items() if group.kind == RELU]
+    if not groups:
+        if network.groups:
+            raise UserError(why_not(network, next(iter(network.groups)), "scaled"))
+        raise UserError(f"The network {network} has no hidden units to scale.")
+    return groups
+
+
+def counted_slots(network: Network, biases: bool = False) -> list[Slot]:
+    """Return the slots whose squares make the mass."""
+    roles = ("weight", "bias") if biases else ("weight",)
+    return [slot for slot in network.slots if slot.role in roles]
+
+
+def mass(network: Network, weights: Tensor, biases: bool = False) -> Tensor:
+    """Return the mass of one network [] or of a stack [K], in float64."""
+    slots = counted_slots(network, biases)
+    return sum(
+        slot.of(weights).double().square().flatten(-len(slot.shape)).sum(-1) for slot in slots
+    )
+
+
+def minimum_mass(network: Network, weights: Tensor, biases: bool = False) -> Transformation:
+    """Return the scaling of a network [d], or of each of a stack [K, d], to its smallest mass.
+
+    Given the scales of all other units, the best for a unit is λ = (outgoing / incoming)^¼. Groups
+    take turns until no scale moves any more. Units without incoming or outgoing mass have no
+    minimum and keep their scale.
+    """
+    objective = Mass(network, weights, biases)
+    log_scales = dict(objective.no_scaling)
+    for _ in range(MAX_SWEEPS):
+        largest = 0.0
+        for name in objective.groups:
+            incoming, outgoing = objective.around(name, log_scales)
+            steps = (outgoing / incoming).log() / 4
+            steps = torch.where((incoming > 0) & (outgoing > 0), steps, 0)
+            log_scales[name] = log_scales[name] + steps
+            largest = max(largest, steps.abs().max().item())
+        if largest < SMALLEST_STEP:
+            return scaling(network, weights, log_scales)
+    raise UserError(f"The minimum mass of these networks was not reached in {MAX_SWEEPS} sweeps.")
+
+
+def minimum_of(network: Network, weights: Tensor, biases: bool = False) -> Tensor:
+    """Return the smallest mass that scaling can reach, [] or [K]."""
+    scaled = minimum_mass(network, weights, biases)
+    return mass(network, scaled.apply(weights.double()), biases)
+
+
+def imbalance(network: Network, weights: Tensor) -> Tensor:
+    """Return incoming minus outgoing mass of every ReLU unit, biases included, [units] or [K, …].
+
+    Without weight decay, gradient flow keeps it as it is.
+    """
+    objective = Mass(network, weights, biases=True)
+    each = [objective.around(name, objective.no_scaling) for name in objective.groups]
+    units = torch.cat([(masses.incoming - masses.outgoing).flatten(1) for masses in each], 1)
+    return units if weights.dim() > 1 else units[0]
+
+
+def scaling(network: Network, weights: Tensor, log_scales: LogScales) -> Transformation:
+    """Return scales [K, *units] as a transformation of these weights, [d] or [K, d]."""
+    if weights.dim() == 1:
+        log_scales = {name: each[0] for name, each in log_scales.items()}
+    return Transformation(network, log_scales=log_scales)
+
+
+def _sum(values: Tensor, axes: list[int]) -> Tensor:
+    return values.sum(axes) if axes else values
