@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.data.datasets import load_pixels
+from utils.data.datasets import load_dataset
 from utils.methods.hmc.record import ChainRecord
 
 import pytest
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def data_dir() -> Path:
     """The data directory, with MNIST in it."""
     folder = REPOSITORY / "data"
-    load_pixels("MNIST", folder)
+    load_dataset("MNIST", folder)
     return folder
 
 

@@ -126,15 +126,15 @@ def channel_moments(images: Tensor) -> Normalisation:
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
     """Load a data set, fetched if need be; with `num_train` only its first training images."""
     train_images, train_labels, num_classes = load_part(name, "train", data_dir)
-    if num_train is not None and num_train > len(train_labels):
-        raise UserError(
-            f"num_train is {num_train}, but {name} has {len(train_labels)} training images."
-        )
+    if num_train is not None:
+        if num_train > len(train_labels):
+            raise UserError(
+                f"num_train is {num_train}, but {name} has {len(train_labels)} training images."
+            )
+        train_images = train_images[:num_train].clone()  # so that the others can be freed
+        train_labels = train_labels[:num_train].clone()
     test_images, test_labels, _ = load_part(name, "test", data_dir)
-    return Dataset(
-        name, train_images[:num_train].clone(), train_labels[:num_train].clone(),
-        test_images, test_labels, num_classes,
-    )  # fmt: skip
+    return Dataset(name, train_images, train_labels, test_images, test_labels, num_classes)
 
 
 def load_pixels(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
@@ -153,8 +153,9 @@ def load_part(name: str, part: str, data_dir: str | Path) -> tuple[Tensor, Tenso
     else:
         chosen, num_classes = np.isin(labels, classes), len(classes)
         labels = np.searchsorted(classes, labels)
-    # Copies, because arrays read from files cannot be written to.
-    return torch.tensor(images[chosen]), torch.tensor(labels[chosen]), num_classes
+    # Arrays that lie in a file's content cannot be written to: these are copied.
+    images, labels = (np.require(a[chosen], requirements=["C", "W"]) for a in (images, labels))
+    return torch.from_numpy(images), torch.from_numpy(labels), num_classes
 
 
 def split_name(name: str) -> tuple[str, list[int] | None]:

@@ -84,7 +84,10 @@ def tiny_imagenet(folder: Path, part: str) -> Arrays:
         labels = [classes[row[1]] for row in rows]
     if len(set(labels)) != len(classes):
         raise ValueError(f"it has images of {len(set(labels))} of {len(classes)} classes")
-    return np.stack([_rgb(path) for path in paths]).transpose(0, 3, 1, 2), np.array(labels)
+    images = np.empty((len(paths), 3, 64, 64), np.uint8)
+    for image, path in zip(images, paths, strict=True):
+        image[:] = _rgb(path).transpose(2, 0, 1)
+    return images, np.array(labels)
 
 
 def _rgb(path: Path) -> np.ndarray:

@@ -210,8 +210,8 @@ def read_part(name: str, part: str, data_dir: str | Path) -> Arrays:
 def _read_folder(name: str, part: str, data_dir: Path) -> Arrays:
     source = SOURCES[name]
     unpacked = source.archive.removesuffix(".zip")
-    for folder in (data_dir / name / unpacked, data_dir / unpacked, data_dir / name, data_dir):
-        if (folder / part).is_dir() or (folder / "wnids.txt").exists():
+    for folder in (data_dir / name / unpacked, data_dir / unpacked):
+        if folder.is_dir():
             try:
                 return source.read_folder(folder, part)
             except UNREADABLE as error:
