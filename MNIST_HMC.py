@@ -25,7 +25,7 @@ A kill costs at most --checkpoint_seconds and the transition under way; Ctrl-C t
 import sys
 from dataclasses import dataclass
 
-from utils.data.datasets import Dataset, load_pixels
+from utils.data.datasets import load_pixels
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
@@ -33,8 +33,9 @@ from utils.methods.hmc.display import monitored, print_summary
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.networks.network import Network
+from utils.methods.method import Problem
 from utils.networks.registry import network_for
+from utils.posteriors.prior import Prior
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
 from utils.runs.config import NetworkConfig, option
@@ -141,18 +142,18 @@ def main(config: HMCConfig) -> None:
         run, to_do = open_together(config, device, ranks)
         if to_do:
             share_matmul(ranks, device, run)
-            run_chains(config, data, ranks, run)
+            problem = Problem(network_for(config, data), data, Prior(), device)
+            run_chains(config, problem, ranks, run)
 
 
-def run_chains(config: HMCConfig, data: Dataset, ranks: Ranks, run: Run | None) -> None:
+def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | None) -> None:
     """Sample and report; only the first rank has a run directory and writes."""
     settings, schedule = config.hmc_settings(), config.schedule()
-    network = network_for(config, data)
-    potential = build_potential(config, network, data, ranks)
     record = None
     if ranks.first:
-        record = ChainRecord(run, network, data, schedule, config.seed, config.checkpoint_seconds)
-    chains = resume_or_start(config, network, data, settings, ranks, record)
+        record = ChainRecord(run, problem, schedule, config.seed, config.checkpoint_seconds)
+    potential = build_potential(config, problem, ranks)
+    chains = resume_or_start(config, problem, settings, ranks, record)
     sample(config, potential, chains, ranks, record)
     if ranks.first:
         print_summary(record.finish(), settings, schedule, config.safe_margin)
@@ -214,29 +215,26 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
     choose_matmul(device, names[int(share_number(ranks, chosen))])
 
 
-def build_potential(config: HMCConfig, network: Network, data: Dataset, ranks: Ranks) -> Potential:
+def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
+    network, data, prior, _ = problem
     lists = ListSettings(config.safe_margin, config.longest_sleep)
     images, labels = data.train_images, data.train_labels
-    if config.parallel == "data":
-        parts = ranks.part(images), ranks.part(labels)
-        return Potential(network, *parts, config.force, lists, ranks)
-    return Potential(network, images, labels, config.force, lists)
+    if config.parallel != "data":
+        return Potential(network, images, labels, config.force, lists, prior=prior)
+    parts = ranks.part(images), ranks.part(labels)
+    return Potential(network, *parts, config.force, lists, ranks, prior)
 
 
 def resume_or_start(
-    config: HMCConfig,
-    network: Network,
-    data: Dataset,
-    settings: HMCSettings,
-    ranks: Ranks,
+    config: HMCConfig, problem: Problem, settings: HMCSettings, ranks: Ranks,
     record: ChainRecord | None,
-) -> Chains:
+) -> Chains:  # fmt: skip
     """Return the chains of the first rank: from its checkpoint, or new ones."""
-    if not ranks.first:
-        shape = (config.num_chains, network.num_weights)
-        chains = start_chains(torch.zeros(shape, device=data.train_images.device), settings)
-    else:
-        chains = record.chains or start_chains(start_weights(config, network, data), settings)
+    chains = record.chains if record else None
+    if chains is None:
+        weights = torch.zeros(config.num_chains, problem.network.num_weights)
+        weights = start_weights(config, problem) if record else weights.to(problem.device)
+        chains = start_chains(weights, settings)
     adaptations = ranks.share(torch.tensor(chains.adaptations, dtype=torch.float64))
     return Chains(
         ranks.share(chains.weights),
@@ -245,20 +243,19 @@ def resume_or_start(
     )
 
 
-def start_weights(config: HMCConfig, network: Network, data: Dataset) -> Tensor:
+def start_weights(config: HMCConfig, problem: Problem) -> Tensor:
     """Return where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP."""
     streams = [
         generator(config.seed, "initial_weights", chain) for chain in range(config.num_chains)
     ]
     if config.start == "initialisation":
-        draws = [network.initial_weights(stream) for stream in streams]
-        return torch.stack(draws).to(data.train_images.device)
-    epochs = config.anchored_epochs
-    total = len(LEARNING_RATES) * epochs * config.num_chains
+        draws = [problem.network.initial_weights(stream) for stream in streams]
+        return torch.stack(draws).to(problem.device)
+    total = len(LEARNING_RATES) * config.anchored_epochs * config.num_chains
     with progress_bar(total, "anchored start") as bar:
         return anchored_maps(
-            network, data, streams, config.seed, epochs,
-            on_epoch=lambda member, epoch, loss: bar.update(),
+            problem.network, problem.data, streams, config.seed, config.anchored_epochs,
+            problem.prior, on_epoch=lambda member, epoch, loss: bar.update(),
         )  # fmt: skip
 
 

@@ -12,8 +12,10 @@ from utils.methods.hmc import record as record_module
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
 from utils.methods.hmc.record import ChainRecord
+from utils.methods.method import Problem
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
+from utils.posteriors.prior import Prior
 from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
 from utils.runs.run import Run
@@ -28,7 +30,8 @@ def test_neighbour_lists_are_as_they_were_asked_for(sharing):
     config = MNIST_HMC.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
     images, labels = torch.rand(20, 6), torch.zeros(20, dtype=torch.int64)
     data = Dataset("toy", images, labels, images, labels)
-    target = MNIST_HMC.build_potential(config, MLP((6, 10)), data, ALONE)
+    problem = Problem(MLP((6, 10)), data, Prior(), torch.device("cpu"))
+    target = MNIST_HMC.build_potential(config, problem, ALONE)
     assert target.list_settings == ListSettings(9.0, 7)
 
 

@@ -48,7 +48,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["samples per hour", number(chains * draws / hours, 0)],
         ["acceptance", number(accepted, 2)],
         ["divergent transitions", str(divergent)],
-        ["mean of exp(−ΔH) over all proposals (exact HMC: 1)",
+        ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
          f"{number(balance, 3)} ± {number(error, 3)}"],
     ]  # fmt: skip
     return [Table(["", "value"], summary), Table(head, rows, title="Mixing")]

@@ -11,6 +11,7 @@ from utils.methods.hmc.potential import Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.mlp_passes import MLPPasses
+from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 
 import pytest
@@ -49,6 +50,20 @@ def test_energy_and_gradient_are_those_of_autograd(network, force):
     assert energy.potential == pytest.approx(potential, rel=1e-12)
     assert energy.nll == pytest.approx(nll, rel=1e-12)
     torch.testing.assert_close(energy.gradient, gradient, rtol=1e-9, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["number", "each"])
+def test_the_prior_has_any_width(kind):
+    network = MLP((5, 4, 3))
+    weights, images, labels = problem(network, 50)
+    std = 0.3 if kind == "number" else torch.linspace(0.2, 3, network.num_weights).double()
+    energy = Potential(network, images, labels, prior=Prior(std)).energy(weights)
+    potential, nll, gradient = by_autograd(network, weights, images, labels)
+    rest = 0.5 * (weights / std).square().sum() - 0.5 * weights.square().sum()
+    assert energy.nll == pytest.approx(nll, rel=1e-12)
+    assert energy.potential == pytest.approx(potential + rest.item(), rel=1e-12)
+    expected = gradient - weights + weights / std**2
+    torch.testing.assert_close(energy.gradient, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_energies_are_summed_in_float64():

@@ -1,7 +1,7 @@
 """A start for chains that already looks like a sample of the posterior.
 
-Weights of the posterior have the size of their prior N(0, 1), far above that of trained weights. An
-anchored MAP minimises NLL + ½ ‖θ − θ₀‖² with θ₀ drawn from the prior (Pearce et al. 2020,
+Weights of the posterior have the size of their prior N(0, s²), far above that of trained weights.
+An anchored MAP minimises NLL + ½ ‖θ − θ₀‖²/s² with θ₀ drawn from the prior (Pearce et al. 2020,
 "Uncertainty in neural networks: approximately Bayesian ensembling"). It fits the data with weights
 that are almost where the prior put them.
 """
@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from utils.data.datasets import Dataset
+from utils.methods.hmc.potential import STANDARD_NORMAL
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
+from utils.posteriors.prior import Prior
 
 import torch
 from torch import Tensor
@@ -26,15 +28,18 @@ def anchored_maps(
     streams: list[torch.Generator],
     seed: int,
     epochs: int,
+    prior: Prior = STANDARD_NORMAL,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> Tensor:
     """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
 
     Train for `epochs` at each of the learning rates.
     """
-    prior = [torch.randn(network.num_weights, generator=stream) for stream in streams]
-    anchors = torch.stack(prior).to(data.train_images.device)
-    settings = TrainingSettings("Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=1.0)
+    anchors = torch.stack([prior.draw(network.num_weights, stream) for stream in streams])
+    anchors = anchors.to(data.train_images.device)
+    settings = TrainingSettings(
+        "Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=prior.precision
+    )
     state = start_training(anchors, settings)._replace(anchors=anchors)
     for rate in LEARNING_RATES:
         state, _ = train(

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from utils.data.datasets import Dataset
 from utils.evaluation.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc.adaptation import StepSizeAdaptation
 from utils.methods.hmc.chains import Chains, Transition
-from utils.networks.network import Network
+from utils.methods.method import Problem
 from utils.networks.predictions import class_probabilities
 from utils.report import figures
 from utils.runs.errors import UserError
@@ -71,9 +70,9 @@ class ChainRecord:
     """The files of C chains. `chains` is what the last checkpoint holds, None without one."""
 
     def __init__(
-        self, run: Run, network: Network, data: Dataset, schedule: Schedule, seed: int,
-        checkpoint_seconds: float,
-    ):  # fmt: skip
+        self, run: Run, problem: Problem, schedule: Schedule, seed: int, checkpoint_seconds: float
+    ):
+        network, data, *_ = problem
         self.run, self._network, self._data, self._schedule = run, network, data, schedule
         self._checkpoint_seconds = checkpoint_seconds
         self._quantities = Quantities(network, data.test_labels, seed)
