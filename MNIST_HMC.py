@@ -10,7 +10,7 @@ The HMC columns of the paper's Table 1 and its Figures 4 and 5 are made from the
 Writes into its run directory
 
     samples.npy        [chains · samples, weights], one chain after the other
-    network.json       the network
+    network.json       the network; posterior.json: that these are samples
     chains.json        how many chains of how many samples
     trace.jsonl        a record per transition, burn-in included
     quantities.npy     the quantities that are diagnosed, per sample

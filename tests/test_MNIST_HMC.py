@@ -43,6 +43,7 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     assert samples.shape == (16, WEIGHTS)
     assert samples.dtype == np.float32
     assert json.loads((run / "network.json").read_text())["sizes"] == [784, 12, 10]
+    assert json.loads((run / "posterior.json").read_text()) == {"class": "Samples"}
     chains = json.loads((run / "chains.json").read_text())
     assert chains == {"num_chains": 2, "samples_per_chain": 8, "stored_per_chain": 8}
     trace = records(run)

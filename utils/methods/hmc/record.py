@@ -18,6 +18,7 @@ from utils.methods.hmc.adaptation import StepSizeAdaptation
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.method import Problem
 from utils.networks.predictions import class_probabilities
+from utils.posteriors.samples import save_kind
 from utils.report import figures
 from utils.runs.errors import UserError
 from utils.runs.files import ArrayFile, RecordFile
@@ -136,7 +137,7 @@ class ChainRecord:
         )
         self._measured = ArrayFile(run.path("quantities.npy"), (rows, columns), "float64", resumed)
         self._trace = RecordFile(run.path("trace.jsonl"), self.counters["trace_bytes"])
-        self._network.save(run.path("network.json"))
+        save_kind(run.directory, "Samples", self._network)
         self.chains, self._counted = chains, time.monotonic()
         self._checkpointed = self._diagnosed = self._counted
         with run.graceful_stop():
