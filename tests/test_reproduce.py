@@ -233,7 +233,7 @@ def test_other_data_have_a_report_of_their_own(calls, call, tmp_path, capsys):
     assert (tmp_path / "runs/quick/report-FashionMNIST/report.html").exists()
 
 
-def test_papers_share_runs(calls, call, monkeypatch, tmp_path):
+def test_papers_share_runs(calls, call, monkeypatch, tmp_path, capsys):
     """A second paper is one more entry of PAPERS; what both need is run once."""
     second = dataclasses.replace(
         COMPACT, name="second", heading="Second", steps=(step_of("VI"),),
@@ -242,6 +242,7 @@ def test_papers_share_runs(calls, call, monkeypatch, tmp_path):
     monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, second))
     call("--only", "VI", "ensemble")
     assert scripts(calls) == ["MNIST_Ensemble", "MNIST_VI"]
+    assert "[2 of 2] MNIST_VI" in capsys.readouterr().out
     assert "<h1>Second: " in (tmp_path / "runs/quick/report/report.html").read_text()
 
 
