@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from utils.report.figures import styled
-from utils.report.results import DAMAGED, Missing, Results, why_not
+from utils.report.results import DAMAGED, Missing, Results, RunResult, why_not
 from utils.report.tables import Table
 
 from matplotlib.figure import Figure
@@ -94,6 +94,14 @@ def judge(claim: Claim, results: Results) -> Verdict:
     sentence = claim.in_short.get(finding.mark)
     in_short = f"{sentence}: {finding.numbers}." if sentence else ""
     return Verdict(claim, finding.mark, finding.evidence, in_short)
+
+
+def print_verdicts(run, *claims: Claim) -> None:
+    """Print how claims fare that a finished run alone decides."""
+    result = RunResult(run.kind, run.directory)
+    results = Results("", run.config.dataset, {run.kind: result})
+    for verdict in (judge(claim, results) for claim in claims):
+        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
 
 
 # ---- what to show

@@ -1,0 +1,86 @@
+"""What the paper says about symmetry, each with its criterion, its judge and its sentences.
+
+The criteria are ours: the paper gives no thresholds.
+"""
+
+import itertools
+import math
+from pathlib import Path
+
+from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
+from utils.report.results import Results
+
+import yaml
+
+VALUES = Path(__file__).with_name("values.yaml")
+SIGNIFICANT = 0.01
+
+
+def published(name: str) -> dict:
+    """Return numbers that the paper prints, or that were read off its figures."""
+    return yaml.safe_load(VALUES.read_text())[name]
+
+
+@claim(
+    "The posterior is a mixture of h! copies of the posterior of sorted networks.",
+    source="Equation 8, Figure 1",
+    criterion="holds if neither the shares of the h! orders of units nor the weights of sorted "
+    f"networks differ between copies (p > {SIGNIFICANT}); in part if one of both",
+    kinds=("symmetry_toy",),
+)
+def mixture_of_copies(results: Results) -> Finding:
+    copies = results.json("symmetry_toy", "summary.json")["copies"]
+    p_values = copies["equal_shares_p"], copies["equal_weights_p"]
+    equal = sum(p > SIGNIFICANT for p in p_values)
+    counts, total = copies["counts"], sum(copies["counts"])
+    shares = ", ".join(f"{count / total:.4f}" for count in counts[:6])
+    error = math.sqrt((1 - 1 / len(counts)) / len(counts) / total)
+    return Finding(
+        (FAILS, PARTLY, HOLDS)[equal],
+        f"Of {total:,} networks the {len(counts)} orders have the shares {shares}"
+        f"{', …' if len(counts) > 6 else ''} (expected {1 / len(counts):.4f} ± {error:.4f}; "
+        f"p = {p_values[0]:.2f}). Do weights of sorted networks depend on the order they had? "
+        f"p = {p_values[1]:.2f}, the smallest of {copies['tests']} tests, corrected for their "
+        "number.",
+    )
+
+
+@claim(
+    "Without symmetries the posterior is simpler.",
+    source="Figure 1",
+    criterion="holds if the entropy of the first two weights of the last layer falls when scales "
+    "are removed and again when the order is; in part if it falls over both",
+    kinds=("symmetry_toy",),
+)
+def simpler_without_symmetries(results: Results) -> Finding:
+    entropies = results.json("symmetry_toy", "summary.json")["entropies"]
+    values = list(entropies.values())
+    falls = [after < before for before, after in itertools.pairwise(values)]
+    told = ", ".join(f"{name} {value:.2f}" for name, value in entropies.items())
+    return Finding(
+        HOLDS if all(falls) else PARTLY if values[-1] < values[0] else FAILS,
+        f"Entropy in bits, of weights brought to one size: {told}. Of two weights, sorting alone "
+        "saves 1 bit at most.",
+    )
+
+
+@claim(
+    "The shapes in Figure 1: as trained a circle with two lobes, without scales two sides of a "
+    "square with two lobes.",
+    source="Figure 1",
+    criterion="holds if radius, sides and places of the lobes are within 10 % of the paper's; in "
+    "part if half of them are",
+    kinds=("symmetry_toy",),
+)
+def shapes_match(results: Results) -> Finding:
+    ours = results.json("symmetry_toy", "summary.json")["shape"]
+    paper = published("toy")
+    close = sum(abs(ours[name] / paper[name] - 1) < 0.1 for name in paper)
+    told = ", ".join(f"{name.replace('_', ' ')} {ours[name]:.2f} ({paper[name]})" for name in paper)
+    return Finding(
+        HOLDS if close == len(paper) else PARTLY if 2 * close >= len(paper) else FAILS,
+        f"The paper's in brackets, read off its figure: {told}.",
+    )
+
+
+TOY = (mixture_of_copies, simpler_without_symmetries, shapes_match)
