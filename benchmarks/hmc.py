@@ -35,7 +35,7 @@ from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
 from utils.networks.mlp_passes import CHUNK_ROWS
 from utils.networks.network import Network
-from utils.posteriors.sources import open_samples
+from utils.posteriors.samples import open_samples
 from utils.report.figures import BLUE, ORANGE, panels, styled
 from utils.runs.compute import CANDIDATES, choose_matmul
 from utils.runs.seeding import generator

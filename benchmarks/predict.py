@@ -16,7 +16,7 @@ import harness
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.predictions import CHUNK_ROWS, mean_probabilities
-from utils.posteriors.sources import Samples, open_samples
+from utils.posteriors.samples import Samples, open_samples
 from utils.runs.compute import choose_matmul
 from utils.runs.files import save_json
 from utils.runs.seeding import generator

@@ -26,6 +26,7 @@ hardly moves have a low σ as well, and to keep them would ruin the network: of 
 
 import argparse
 import dataclasses
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from pathlib import Path
 # So that `utils` is found from here, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from utils.data.user_arrays import read_inputs, read_labels
 from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
 from utils.networks.network import Network
@@ -41,7 +43,7 @@ from utils.networks.state_dicts import Layout, read_networks, sequential_layout
 from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import no_moments
-from utils.posteriors.sources import open_samples, read_inputs, read_labels
+from utils.posteriors.samples import open_samples
 from utils.report.tables import print_table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
@@ -66,7 +68,9 @@ def main(options: argparse.Namespace) -> None:
     layout, samples = open_networks(options)
     network = layout.network
     inputs = open_inputs(options.inputs, network) if options.inputs else None
-    labels = read_labels(options.labels, len(inputs), network) if options.labels else None
+    labels = (
+        read_labels(options.labels, len(inputs), network.num_classes) if options.labels else None
+    )
     q_d, compact = rebase_and_fit(network, samples, inputs)
     q_r = compact.posterior
     found = orders(q_r, generator(0, "random_order"))
@@ -146,7 +150,13 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
 
 def open_inputs(path: Path, network: Network) -> Tensor:
     """Inputs [N, in]; that others are flattened is said, as it may not be what was meant."""
-    inputs, shape = read_inputs(path, network), np.load(path, mmap_mode="r").shape
+    inputs = read_inputs(path, math.prod(network.input_shape))
+    if network.num_classes == 1:
+        raise UserError(
+            "These networks have a single output, and what is predicted here are probabilities of "
+            "classes, by softmax: leave the inputs out, and the networks are rebased by weight."
+        )
+    shape = np.load(path, mmap_mode="r").shape
     if len(shape) > 2:
         print(f"{path}: {list(shape)} is flattened to {list(inputs.shape)}, as by nn.Flatten.")
     return inputs

@@ -4,14 +4,23 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
-from tests.conftest import TOY_EVALUATION
+from MNIST_eval import EvalConfig, find_candidates
+from tests.conftest import TOY, TOY_EVALUATION, TOY_POSTERIORS, run_all
+from tests.posteriors.test_samples import make_samples
 from utils.data.datasets import load_pixels
 from utils.evaluation import alignment
-from utils.evaluation.columns import ROWS, TRUTH
+from utils.evaluation.candidates import Candidate
 from utils.evaluation.diagnostics import rhat
+from utils.evaluation.metrics import METRICS
+from utils.evaluation.pruning import list_prunings
 from utils.evaluation.standard_errors import TableErrors
+from utils.evaluation.weight_space import open_weight_space
 from utils.networks.mlp import MLP
+from utils.posteriors.samples import Points
+from utils.runs.errors import UserError
+from utils.runs.files import save_json
 from utils.runs.seeding import generator
 from utils.symmetry.matching import make_matcher
 from utils.symmetry.rebasin import rebase
@@ -212,10 +221,11 @@ def test_every_cell_has_an_error(run):
 def test_errors_come_from_all_that_a_column_rests_on(evaluated, script, tmp_path, monkeypatch):
     asked = {}
 
-    def of_samples(errors, name, method):
-        asked.setdefault(name, []).append(method)
-        asked["chains"], asked["blocks"] = errors.num_chains, len(errors.columns[TRUTH].sizes)
-        return dict.fromkeys(ROWS, 3.0)
+    def of_samples(errors, column, method):
+        asked.setdefault(column.key, []).append(method)
+        blocks = len(errors.predictions[errors.truth].sizes)
+        asked["chains"], asked["blocks"] = errors.num_chains, blocks
+        return dict.fromkeys(METRICS, 3.0)
 
     monkeypatch.setattr(TableErrors, "of_samples", of_samples)
     ended = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--num_blocks", "5")
@@ -416,7 +426,7 @@ def test_users_own_samples_and_no_others(evaluated, script, tmp_path, run):
     table = read(left / "table1.json")
     assert table.keys() == {name for name in COLUMNS if name.startswith("hmc")}
     assert str(mine / "samples.npy") in ended.stdout
-    assert "\nq_r " in ended.stdout
+    assert "\nsamples q_r " in ended.stdout
     assert "HMC" not in ended.stdout.replace(str(tmp_path), "")  # nor are the paper's beside them
     assert "0.8249" not in ended.stdout
     assert "fewer than 8 samples" in ended.stdout
@@ -509,3 +519,160 @@ def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_
         out / "default" / "eval-MNIST-quick" / "table1.json" for out in (evaluated, tmp_path)
     ]
     assert read(results[0]) == read(results[1])
+
+
+# ---- which runs are compared
+
+
+def make_run(out_dir, name: str, num_train=None, kind: str | None = None):
+    """Make a finished run with samples; without a kind, as earlier versions have left them."""
+    directory = out_dir / "default" / name
+    directory.mkdir(parents=True)
+    recorded = {"dataset": "MNIST", "num_train": num_train, "config_name": "x", "run_name": ""}
+    save_json(directory / "config.yaml", recorded)  # JSON is YAML
+    save_json(directory / "meta.json", {"wandb_id": name} | ({"kind": kind} if kind else {}))
+    (directory / "DONE").touch()
+    return make_samples(directory, 3)
+
+
+def find(out_dir, **given) -> dict[str, Candidate]:
+    return find_candidates(EvalConfig(out_dir=str(out_dir), **given))
+
+
+def test_other_methods_runs_are_found_by_the_chains_network_and_data(tmp_path):
+    """Though their configs have other names, and another run is newer."""
+    hmc = make_run(tmp_path, "HMC-MNIST-laptop", num_train=3000)
+    wanted = make_run(tmp_path, "ensemble-MNIST-quick", num_train=3000)
+    make_run(tmp_path, "ensemble-MNIST-paper")
+    found = find(tmp_path, vi="none")
+    assert {name: each.run.path for name, each in found.items()} == {
+        "hmc": hmc, "ensemble": wanted,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_train", "warned"), [(None, True), (3000, False)])
+def test_posteriors_of_different_images_are_warned_of(tmp_path, capsys, num_train, warned):
+    hmc = make_run(tmp_path, "HMC-MNIST-x", num_train=3000)
+    ensemble = make_run(tmp_path, "ensemble-MNIST-x", num_train=num_train)
+    find(tmp_path, hmc=str(hmc), ensemble=str(ensemble), vi="none")
+    message = "different training images (HMC 3000, ensemble all)"
+    assert (message in capsys.readouterr().out) == warned
+
+
+@pytest.mark.parametrize("kind", ["VI", None])
+def test_samples_of_another_method_are_not_taken_for_hmcs(tmp_path, kind):
+    run = make_run(tmp_path, "VI-MNIST-x" if kind is None else "renamed", kind=kind)
+    with pytest.raises(UserError, match="is a run of kind VI, not HMC: give another --hmc"):
+        find(tmp_path, hmc=str(run))
+    others = {"ensemble": "none", "vi": "none"}
+    assert find(tmp_path, samples=str(run), **others)["hmc"].title == "samples"
+    assert find(tmp_path, posteriors=[f"hmc={run}"], **others)["hmc"].title == "hmc"
+
+
+def test_any_set_can_be_the_truth(tmp_path):
+    chain, own = (make_run(tmp_path, name) for name in ("chain", "own"))
+    none = dict.fromkeys(("hmc", "ensemble", "vi"), "none")
+    given = [f"own={own}", f"chain={chain}"]
+    found = find(tmp_path, truth="chain", posteriors=given, num_samples=2, **none)
+    assert {name: len(each.posterior) for name, each in found.items()} == {"chain": 2, "own": 3}
+    with pytest.raises(UserError, match="compared with other: give --posteriors other=PATH"):
+        find(tmp_path, truth="other", posteriors=given, **none)
+
+
+# ---- posteriors of any kind, under any name
+
+
+@pytest.fixture(scope="module")
+def others(evaluated, tmp_path_factory, data_dir) -> dict[str, Path]:
+    """A second VI run, SWAG with one mode and with two, and networks without a run."""
+    out_dir = tmp_path_factory.mktemp("others")
+    epochs = ("--num_epochs", "6", "--num_pretrain_epochs", "3", "--num_draws", "2")
+    swag = ("--method", "swag", *TOY, *epochs)
+    run_all(out_dir, data_dir, {"train": swag})
+    run_all(out_dir, data_dir, {"train": (*swag, "--num_modes", "2", "--run_name", "multi")})
+    run_all(out_dir, data_dir, {"MNIST_VI": (*TOY, *TOY_POSTERIORS["MNIST_VI"], "--seed", "1")})
+    samples = np.load(evaluated / "default" / "ensemble-MNIST-quick" / "samples.npy")
+    Points(torch.from_numpy(samples), MLP((784, 10, 10))).save(out_dir)
+    runs = out_dir / "default"
+    return {
+        "vi2": runs / "VI-MNIST-quick",
+        "swag": runs / "SWAG-MNIST-quick",
+        "swag_multi": runs / "SWAG-MNIST-quick-multi",
+        "own": out_dir,
+    }
+
+
+def test_any_posterior_is_evaluated_under_its_name(
+    evaluated, others, script, tmp_path, images, labels
+):
+    given = [f"{name}={path}" for name, path in others.items()]
+    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--posteriors", *given)
+    assert ended.returncode == 0, ended.stderr
+    assert "swag_multi q " in ended.stdout
+    left = tmp_path / "default" / "eval-MNIST-quick"
+    table, errors = read(left / "table1.json"), read(left / "table1_errors.json")
+    new = ["vi2", "swag", "swag_multi", "own_sample", "own_direct", "own_rebased"]
+    assert list(table) == [*read(evaluated / "default" / left.name / "table1.json"), *new]
+    for key in set(table) - set(new):  # what others are compared beside it changes nothing
+        assert table[key] == read(evaluated / "default" / left.name / "table1.json")[key]
+    for part in ("sample", "rebased"):  # the same networks under another name
+        assert table[f"own_{part}"].keys() == table[f"ensemble_{part}"].keys()
+    assert table["own_sample"] == table["ensemble_sample"]
+    assert "mean_accuracy" not in table["swag_multi"]  # a mixture has no mean network
+    assert "mean_accuracy" in table["swag"]
+    assert all(errors[key].keys() == table[key].keys() for key in new)
+    assert min(errors[key]["nll"] for key in new) > 0
+
+    vi2 = np.load(others["vi2"] / "posterior.npz")
+    truth = np.load(left / "predictions.npz")["hmc_sample"]
+    check_scores(
+        table["vi2"], average(draws(vi2["mean"], vi2["std"], "vi2"), images), truth, labels
+    )
+    swag, space = np.load(others["swag"] / "low_rank.npz"), np.load(left / "weight_space.npz")
+    std = np.sqrt(np.square(swag["factor"]).sum(0) + np.square(swag["diagonal"]))
+    np.testing.assert_allclose(space["swag_before_std"], std, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(np.sort(space["swag_after_std"]), np.sort(std), rtol=1e-5, atol=1e-9)
+    assert "swag_multi_after_mean" not in space
+    np.testing.assert_array_equal(space["own_after_mean"], space["ensemble_after_mean"])
+    meta = read(left / "meta.json")
+    assert meta["inputs"].keys() == {"HMC", "ensemble", "VI", *others}
+    found = read(left / "diagnostics.json")
+    assert found["dead_pixels_swag"]["std"] == pytest.approx(std[: 784 * 10][dead_in(left)].mean())
+    assert {"hmc and swag", "vi and vi2"} <= found["correlations"]["after"].keys()
+
+    prunings = list_prunings(open_weight_space(left, torch.device("cpu")), seed=0)
+    assert {each.name for each in prunings} >= {
+        "vi2 mean, random of vi2", "own mean, std of swag", "own single, std of hmc",
+    }  # fmt: skip
+    assert not any("multi" in each.name for each in prunings)
+
+
+def dead_in(left) -> np.ndarray:
+    return ~np.load(left / "weight_space.npz")["alive"][: 784 * 10]
+
+
+def test_an_ensemble_can_be_the_truth(evaluated, others, script, tmp_path):
+    given = [f"{name}={others[name]}" for name in ("own", "swag")]
+    none = ("--hmc", "none", "--ensemble", "none", "--vi", "none")
+    ended = script("MNIST_eval", *QUICK, *none, "--truth", "own", "--posteriors", *given)
+    assert ended.returncode == 0, ended.stderr
+    left = tmp_path / "default" / "eval-MNIST-quick"
+    table = read(left / "table1.json")
+    views = ("sample", "direct", "rebased", "mean_reference", "low_rank")
+    assert list(table) == [*(f"own_{view}" for view in views), "swag"]
+    assert table["own_sample"]["agreement"] == 1
+    assert (left / "compact_own_mean_reference.npz").exists()
+    assert read(left / "diagnostics.json")["halves_of_own"]["agreement"] < 1
+
+
+def test_what_costs_memory_can_be_left_out(evaluated, script, tmp_path):
+    without = ("--num_refits", "0", "--rank", "0", "--mean_rounds", "0")
+    ended = script("MNIST_eval", *QUICK, *sources_in(evaluated), *without)
+    assert ended.returncode == 0, ended.stderr
+    left = tmp_path / "default" / "eval-MNIST-quick"
+    table, errors = read(left / "table1.json"), read(left / "table1_errors.json")
+    assert table.keys() == COLUMNS - {"hmc_low_rank", "hmc_mean_reference"}
+    whole = read(evaluated / "default" / left.name / "table1.json")
+    assert table["hmc_rebased"]["nll"] == pytest.approx(whole["hmc_rebased"]["nll"], rel=1e-4)
+    assert set(errors["hmc_rebased"].values()) == {None}
+    assert errors["vi"] == read(evaluated / "default" / left.name / "table1_errors.json")["vi"]

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+from tests.conftest import run_all
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data.datasets import load_pixels
@@ -22,14 +23,12 @@ def source(evaluated):
     return evaluated / "default" / "eval-MNIST-quick"
 
 
-@pytest.fixture
-def run(source, script, tmp_path):
-    ended = script(
-        "MNIST_eval_pruning", "--config_name", "quick", "--eval", source, "--wandb", "offline"
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "μ of HMC, kept by lowest σ of HMC" in ended.stdout
-    return tmp_path / "default" / "eval_pruning-MNIST-quick"
+@pytest.fixture(scope="module")
+def run(source, tmp_path_factory, data_dir):
+    out_dir = tmp_path_factory.mktemp("pruned")
+    arguments = ("--config_name", "quick", "--eval", source, "--wandb", "offline")
+    run_all(out_dir, data_dir, {"MNIST_eval_pruning": arguments})
+    return out_dir / "default" / "eval_pruning-MNIST-quick"
 
 
 def accuracy(weights: np.ndarray, data) -> float:

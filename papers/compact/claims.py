@@ -4,7 +4,8 @@ The criteria are ours: the paper gives no thresholds. A judge reads the results 
 a Finding; "in short" is for the top of the report, one sentence for each mark.
 """
 
-from papers.compact.tables import IN_PERCENT, METHODS, published_table1
+from papers.compact.tables import METHODS, published_table1
+from utils.evaluation.metrics import METRICS
 from utils.report.paper import FAILS, HOLDS, PARTLY, Claim, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
@@ -295,7 +296,8 @@ def transpositions_inform(results: Results) -> Finding:
 def weights_compare(results: Results) -> Finding:
     diagnostics = results.json("eval", "diagnostics.json")
     before, after = (diagnostics["correlations"][frame] for frame in ("before", "after"))
-    others = {pair: pair.removeprefix("hmc and ") for pair in after if pair.startswith("hmc")}
+    pairs = {f"hmc and {other}": other for other in METHODS}
+    others = {pair: other for pair, other in pairs.items() if pair in after}
     if not others:
         raise Missing("The evaluation has no method other than HMC")
     if any(None in frame[pair].values() for frame in (before, after) for pair in others):
@@ -418,6 +420,6 @@ def _in_paper(results: Results, row: str, *columns: str) -> str:
     if not published:
         return "."
     values = [published[column][row] for column in columns]
-    if row not in IN_PERCENT:
+    if not METRICS[row].percent:
         return f" (paper: {', '.join(f'{value:.3f}' for value in values)})."
     return f" (paper: {', '.join(f'{100 * value:.2f}' for value in values)} %)."

@@ -4,9 +4,10 @@ from papers.compact import permutation_figures, weight_figures
 from papers.compact.claims import CLAIMS
 from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
-    CALIBRATION_ROWS,
-    PAPERS_ROWS,
     check_tables,
+    names_of,
+    other_metrics,
+    papers_metrics,
     published_table1,
     score_table,
     sparsity_table,
@@ -61,15 +62,17 @@ def chain_has_mixed(results: Results) -> str:
 
 def table1(results: Results) -> list[Table | str]:
     scores = [results.json("eval", f"{name}.json") for name in ("table1", "table1_errors")]
+    names = names_of(results.json("eval", "diagnostics.json"))
     published = published_table1(results.dataset)
     note = "Compared with the prediction of HMC's samples, on the test images"
     if published:
         other = " (larger network, all data)" if results.preset == "quick" else ""
         note += f"; below our values those of the paper{other}"
     return [
-        score_table(*scores, published, PAPERS_ROWS, note=f"{note}."),
+        score_table(*scores, published, papers_metrics(), names, note=f"{note}."),
         score_table(
-            *scores, {}, CALIBRATION_ROWS, title="Beyond the paper: likelihood and calibration",
+            *scores, {}, other_metrics(), names,
+            title="Beyond the paper: likelihood and calibration",
             note="ECE: expected calibration error; Brier: squared error of the probabilities.",
         ),
         "q_d and q_r stand for networks drawn from these Gaussians, μ for the one network at the "

@@ -2,24 +2,25 @@
 
 from pathlib import Path
 
-from utils.evaluation.columns import COLUMNS, ROWS
-from utils.evaluation.diagnostics import FEWEST_DRAWS
+from utils.evaluation.columns import columns_of
+from utils.evaluation.diagnostics import MIN_DRAWS
+from utils.evaluation.metrics import METRICS, Metric
 from utils.report.tables import Table, number
 
 import yaml
 
 METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
-ROW_NAMES = {
-    "agreement": "agreement ↑",
-    "total_variation": "TV ↓",
-    "sample_accuracy": "accuracy of samples (%) ↑",
-    "mean_accuracy": "accuracy of μ (%) ↑",
-    "nll": "NLL (nats) ↓",
-    "ece": "ECE ↓",
-    "brier": "Brier ↓",
-}
-IN_PERCENT = ("sample_accuracy", "mean_accuracy")
-PAPERS_ROWS, CALIBRATION_ROWS = ROWS[:4], ROWS[4:]
+PAPERS_METRICS = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy")
+
+
+def papers_metrics() -> list[Metric]:
+    """Return the rows of the paper's Table 1."""
+    return [METRICS[name] for name in PAPERS_METRICS]
+
+
+def other_metrics() -> list[Metric]:
+    """Return all other metrics: likelihood and calibration."""
+    return [metric for name, metric in METRICS.items() if name not in PAPERS_METRICS]
 
 
 def published_table1(dataset: str) -> dict[str, dict[str, float]]:
@@ -28,14 +29,12 @@ def published_table1(dataset: str) -> dict[str, dict[str, float]]:
     return values["table1"] if dataset == "MNIST" else {}
 
 
-def method_names(label: str) -> dict[str, str]:
-    """Return what each method is called if the samples in HMC's place are called `label`."""
-    return METHODS | {"hmc": label}
+def names_of(diagnostics: dict) -> dict[str, str]:
+    """Return what the posteriors of an evaluation are called, the truth first.
 
-
-def column_name(column: str, label: str) -> str:
-    """Return what a column of Table 1 is called if the samples in HMC's place are `label`."""
-    return COLUMNS[column] if label == "HMC" else COLUMNS[column].removeprefix("HMC ")
+    Evaluations of earlier versions had HMC's, or samples in their place, and these others alone.
+    """
+    return diagnostics.get("names", METHODS | {"hmc": diagnostics.get("label", "HMC")})
 
 
 def samples_of(label: str) -> str:
@@ -46,41 +45,46 @@ def samples_of(label: str) -> str:
 
 
 def score_table(
-    table: dict, errors: dict, published: dict, rows: tuple[str, ...], label: str = "HMC", **texts
+    table: dict, errors: dict, published: dict, metrics: list[Metric], names: dict, **texts
 ) -> Table:
     """Return posteriors by scores: ours ± its standard error, and below it the paper's value."""
-    body = []
-    for name, column in table.items():
-        cells = [column_name(name, label)]
-        for row in rows:
-            paper = published.get(name, {}).get(row)
-            cells.append(
-                _score(row, column[row], errors[name][row], paper) if row in column else "–"
-            )
+    columns, body = columns_of(names), []
+    for key, scores in table.items():
+        cells = [columns[key].title(names)]
+        for metric in metrics:
+            paper, name = published.get(key, {}).get(metric.name), metric.name
+            known = name in scores
+            cells.append(_score(metric, scores[name], errors[key][name], paper) if known else "–")
         body.append(cells)
-    return Table(["", *(ROW_NAMES[row] for row in rows)], body, **texts)
+    return Table(["", *(metric.heading for metric in metrics)], body, **texts)
 
 
-def _score(row: str, value: float | None, error: float | None, published: float | None) -> str:
-    factor, digits = (100, 2) if row in IN_PERCENT else (1, 4)
+def _score(
+    metric: Metric, value: float | None, error: float | None, published: float | None
+) -> str:
+    factor, digits = (100, 2) if metric.percent else (1, 4)
     ours = " ± ".join(number(part and factor * part, digits) for part in (value, error))
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 
 
 def score_numbers(
-    table: dict, errors: dict, published: dict, rows: tuple[str, ...], label: str = "HMC"
+    table: dict, errors: dict, published: dict, metrics: list[Metric], names: dict
 ) -> tuple[list[str], list[list]]:
     """Return headings and rows of the same as numbers: scores, errors and the paper's values."""
     parts = {"": table, " ±": errors, " paper": published}
     shown = [
-        (row, suffix) for row in rows for suffix, part in parts.items()
-        if any(row in column for column in part.values())
+        (metric.name, suffix) for metric in metrics for suffix, part in parts.items()
+        if any(metric.name in scores for scores in part.values())
     ]  # fmt: skip
+    columns = columns_of(names)
     body = [
-        [column_name(name, label), *(parts[suffix].get(name, {}).get(row) for row, suffix in shown)]
-        for name in table
+        [
+            columns[key].title(names),
+            *(parts[suffix].get(key, {}).get(name) for name, suffix in shown),
+        ]
+        for key in table
     ]
-    return ["posterior", *(row + suffix for row, suffix in shown)], body
+    return ["posterior", *(name + suffix for name, suffix in shown)], body
 
 
 # ---- checks of an evaluation: diagnostics.json
@@ -132,7 +136,7 @@ def _dead_pixel_table(diagnostics: dict) -> Table | str:
 
 def _mixing_table(mixing: dict) -> Table | str:
     if not any(mixing.values()):
-        return f"No R-hat or ESS: chains have fewer than {FEWEST_DRAWS} samples or stand still."
+        return f"No R-hat or ESS: chains have fewer than {MIN_DRAWS} samples or stand still."
     groups = list(dict.fromkeys(name for groups in mixing.values() for name in groups))
     parts = [("median_rhat", 3), ("median_ess", 0)]
     rows = [
@@ -151,14 +155,15 @@ def _mixing_table(mixing: dict) -> Table | str:
 
 
 def _sigma_table(diagnostics: dict) -> Table:
-    names, frames = method_names(diagnostics["label"]), ("before", "after")
+    names, frames = names_of(diagnostics), ("before", "after")
+    truth = next(iter(names))
     averages, prior = diagnostics["average_std"], diagnostics["at_prior"]
     shares = {f: f"{100 * prior[f]['share']['alive']:.1f} %" if f in prior else "–" for f in frames}
     rows = [
         [
             name,
             *(number(averages.get(f, {}).get(method, {}).get("alive"), 3) for f in frames),
-            *(shares[f] if method == "hmc" else "–" for f in frames),
+            *(shares[f] if method == truth else "–" for f in frames),
         ]
         for method, name in names.items()
         if any(method in gaussians for gaussians in averages.values())
@@ -175,24 +180,30 @@ def _sigma_table(diagnostics: dict) -> Table:
 
 
 def _other_checks(diagnostics: dict) -> Table:
+    names = names_of(diagnostics)
     samples, chain = samples_of(diagnostics["label"]), diagnostics["transpositions"]["along_chain"]
     average = sum(chain[1:]) / len(chain[1:])
-    prior, halves = diagnostics["prior_networks"], diagnostics["halves_of_hmc"]
-    kept, vi = diagnostics["low_rank"], diagnostics["dead_pixels_vi"]
+    prior, halves = diagnostics["prior_networks"], diagnostics[f"halves_of_{next(iter(names))}"]
     rows = [
         [f"NoT of {samples} to the first, on average", number(average, 1)],
         ["NoT of networks from the prior", number(prior["average_transpositions"], 1)],
         ["NoT of random permutations", number(diagnostics["transpositions"]["random"], 1)],
         [f"Agreement between the two halves of {samples}", number(halves["agreement"], 4)],
         ["TV between these halves", number(halves["total_variation"], 4)],
-        ["Rank of the low-rank Gaussian", str(kept["rank"])],
-        ["Share of the samples' variance that it keeps", f"{100 * kept['variance_kept']:.1f} %"],
     ]
-    if vi:
+    if kept := diagnostics.get("low_rank"):
+        share = f"{100 * kept['variance_kept']:.1f} %"
         rows += [
-            ["VI: average σ of dead pixels' weights (prior: 1)", number(vi["std"], 4)],
-            ["VI: root mean square of their μ (prior: 0)", number(vi["root_mean_square"], 4)],
+            ["Rank of the low-rank Gaussian", str(kept["rank"])],
+            ["Share of the samples' variance that it keeps", share],
         ]
+    for name, title in names.items():
+        if dead := diagnostics.get(f"dead_pixels_{name}"):
+            rms = number(dead["root_mean_square"], 4)
+            rows += [
+                [f"{title}: average σ of dead pixels' weights (prior: 1)", number(dead["std"], 4)],
+                [f"{title}: root mean square of their μ (prior: 0)", rms],
+            ]
     note = "No approximation can be expected to agree with the samples more than their halves do."
     return Table(["", "value"], rows, title="Other checks", note=note)
 
@@ -233,9 +244,15 @@ ORDERS = {  # of weights, by which some are kept
 }  # fmt: skip
 
 
+def pruned_network(curve: dict, names: dict[str, str]) -> tuple[str, str]:
+    """Return the posterior of what is pruned, and which network of it: "mean" or "single"."""
+    networks = {f"{name} {part}": (name, part) for name in names for part in ("mean", "single")}
+    return networks[curve["network"]]
+
+
 def curve_title(curve: dict, names: dict[str, str]) -> str:
     """Return what is pruned, and by what."""
-    method, part = curve["network"].split()
+    method, part = pruned_network(curve, names)
     part = {"mean": "μ", "single": "one network"}[part]
     whose = "" if curve["criterion"] == "random" else f" of {names[curve['by']]}"
     return f"{part} of {names[method]}, kept by {ORDERS[curve['criterion']]}{whose}"

@@ -1,11 +1,14 @@
 """Figures of posteriors weight by weight and of pruning, each with its title and caption."""
 
 import json
+from collections.abc import Iterable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
-from papers.compact.tables import METHODS, ORDERS, samples_of
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, panels, styled
+from papers.compact.tables import METHODS, ORDERS, pruned_network, samples_of
+from utils.methods.registry import METHODS as TRAINED
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
 from utils.report.paper import RunFigure, figure
 
 import numpy as np
@@ -28,12 +31,14 @@ OUTSIDE = 0.001  # share of weights beyond each end of an axis
 def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) -> Figure:
     """Draw the paper's Figure 4: μ or σ of every two methods, weight by weight.
 
-    There must be at least two methods. `names` is what they are called.
+    There must be at least two methods; of more than three only pairs with the first are drawn.
+    `names` is what they are called.
     """
     results = np.load(source)
     alive = results["alive"]
-    methods = [name for name in METHODS if f"{name}_after_{part}" in results]
-    pairs = [(a, b) for i, a in enumerate(methods) for b in methods[i + 1 :]]
+    methods = [name for name in names if f"{name}_after_{part}" in results]
+    firsts = methods if len(methods) <= 3 else methods[:1]
+    pairs = [(a, b) for i, a in enumerate(firsts) for b in methods[i + 1 :]]
     drawn, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
@@ -155,16 +160,8 @@ def _transpositions(
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
-NETWORK_STYLES = {
-    "hmc": {"linestyle": "-", "marker": "o"},
-    "ensemble": {"linestyle": "--", "marker": "s"},
-    "vi": {"linestyle": "-.", "marker": "^"},
-}
-SIGMA_STYLES = {  # HMC's σ stands out
-    "hmc": {"color": BLUE, "linewidth": 2.2, "markersize": 4.5, "zorder": 3},
-    "ensemble": {"color": ORANGE},
-    "vi": {"color": GREEN},
-}
+LOOKS = {"hmc": Look(BLUE)} | {name: method.look for name, method in TRAINED.items()}
+MORE_LOOKS = (Look(GREY, "--", "x"), Look("#E69F00", ":", "v"), Look("#56B4E9", "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
     "abs_mean": {"color": ORANGE, "linestyle": "--", "marker": "s"},
@@ -188,10 +185,12 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
     """
     results = np.load(source)
     edges = 10 ** results["edges"]
-    methods = [name for name in METHODS if f"{name}_after_all" in results]
+    methods = [name for name in names if f"{name}_after_all" in results]
     drawn, (axes,) = panels(1, len(methods), height=3.2)
     for axis, method in zip(axes, methods, strict=True):
-        frames = {"after": BLUE} if method == "vi" else {"before": ORANGE, "after": BLUE}
+        counts = [results[f"{method}_{frame}_all"] for frame in FRAMES]
+        moved_only = np.array_equal(*counts)  # a Gaussian that was rebased as a whole
+        frames = {"after": BLUE} if moved_only else {"before": ORANGE, "after": BLUE}
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
         first, end = filled[0], filled[-1] + 1
         starts = np.arange(first, end, -(-(end - first) // MAX_BINS))
@@ -223,13 +222,14 @@ def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
     names = results.get("names", METHODS)
+    looks, truth = looks_of(names), next(iter(names))
     drawn, axes = panels(2, 2, width=3.6, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, kind in zip(row, ("mean", "single"), strict=True):
             for curve in results["curves"][part].values():
-                method, network = curve["network"].split()
+                method, network = pruned_network(curve, names)
                 if network == kind and curve["criterion"] == "std":
-                    look = NETWORK_STYLES[method] | SIGMA_STYLES[curve["by"]]
+                    look = _curve_look(looks[method], looks[curve["by"]], curve["by"] == truth)
                     label = f"{names[method]}, σ of {names[curve['by']]}"
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
@@ -248,7 +248,7 @@ def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
     curves, names = results["curves"], results.get("names", METHODS)
-    methods = [m for m in METHODS if f"{m} mean, std of {m}" in curves["all"]]
+    methods = [m for m in names if f"{m} mean, std of {m}" in curves["all"]]
     drawn, axes = panels(2, len(methods), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, method in zip(row, methods, strict=True):
@@ -260,12 +260,30 @@ def pruning_criteria(source: Path) -> Figure:
     return drawn
 
 
+def looks_of(names: Iterable[str]) -> dict[str, Look]:
+    """Return how to draw each posterior; those that are no method's share a few looks."""
+    others = cycle(MORE_LOOKS)
+    return {name: LOOKS.get(name) or next(others) for name in names}
+
+
+def _curve_look(network: Look, by: Look, by_truth: bool) -> dict:
+    """Draw the lines and markers of what is pruned in the colour of what orders the weights.
+
+    The order by the truth's σ stands out.
+    """
+    look = {"linestyle": network.line, "marker": network.marker, "color": by.color}
+    return look | ({"linewidth": 2.2, "markersize": 4.5, "zorder": 3} if by_truth else {})
+
+
 def _legend_below(drawn: Figure, axes) -> None:
     """Draw one legend for several panels, with every label once."""
     lines = {}
     for axis in axes:
         lines |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    drawn.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, handlelength=4)
+    columns = 4 if len(lines) < 10 else 3
+    drawn.legend(
+        lines.values(), lines.keys(), loc="outside lower center", ncols=columns, handlelength=4
+    )
 
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:

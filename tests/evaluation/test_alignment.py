@@ -2,10 +2,9 @@
 
 from tests.networks.toy_networks import WrongTable
 from tests.symmetry.planted import any_permutation
-from utils.evaluation.alignment import Aligned, RebasedSamples, align, align_again
+from utils.evaluation.alignment import Aligned, Blocks, RebasedSamples, align, align_again
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.moments import merge_all
 from utils.symmetry.matching import WeightMatcher, make_matcher
 from utils.symmetry.transformation import Transformation
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 NETWORK = MLP((12, 20, 4))
+BLOCKS = Blocks(predictions=4, moments=4)
 IMAGES = torch.rand(200, 12, generator=torch.Generator().manual_seed(1))
 
 
@@ -36,11 +36,11 @@ def permuted(samples: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Tran
 def aligned(samples: list[torch.Tensor], method: str = "activation", **options):
     matcher = make_matcher(method, NETWORK, samples[0], IMAGES)
     watched = torch.tensor([0, 3])
-    return align(NETWORK, samples, matcher, samples[0], IMAGES, 4, watched, **options)
+    return align(NETWORK, samples, matcher, samples[0], IMAGES, BLOCKS, watched, **options)
 
 
 def q_d_of(found: Aligned) -> Gaussian:
-    return merge_all(found.direct_blocks).gaussian()
+    return found.direct().gaussian()
 
 
 @pytest.mark.parametrize("method", ["activation", "weight"])
@@ -48,7 +48,7 @@ def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
     network = networks(1)[0]
     copies, _ = permuted([network] * 6)
     found = aligned(copies, method)
-    compact, direct = found.rebased(), q_d_of(found)
+    compact, direct = found.rebased().gaussian(), q_d_of(found)
     assert compact.std.max() == 0
     assert direct.std.max() > 0.1
     expected = NETWORK.outputs(network, IMAGES)
@@ -59,7 +59,7 @@ def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
 def test_permutations_beforehand_change_compact_form_by_one_overall_permutation():
     samples = networks(9)
     moved, planted = permuted(samples)
-    before, after = aligned(samples).rebased(), aligned(moved).rebased()
+    before, after = (aligned(each).rebased().gaussian() for each in (samples, moved))
     for part in ("mean", "std"):
         expected = planted[0].apply(getattr(before, part))
         torch.testing.assert_close(getattr(after, part), expected, atol=1e-6, rtol=1e-5)
@@ -70,12 +70,22 @@ def test_a_pass_predicts_and_keeps_what_is_watched():
     samples, _ = permuted(networks(9))
     found = aligned(samples)
     expected = torch.stack([NETWORK.outputs(w, IMAGES).double().softmax(-1) for w in samples])
-    torch.testing.assert_close(found.column.average(), expected.mean(0), atol=1e-6, rtol=1e-5)
-    assert found.column.sizes.tolist() == [3, 2, 2, 2]
+    torch.testing.assert_close(found.predictions.average(), expected.mean(0), atol=1e-6, rtol=1e-5)
+    assert found.predictions.sizes.tolist() == [3, 2, 2, 2]
     moved = [t.apply(w) for t, w in zip(found.transformations, samples, strict=True)]
     watched = found.watched()
     np.testing.assert_array_equal(watched["before"], torch.stack(samples)[:, [0, 3]])
     np.testing.assert_array_equal(watched["after"], torch.stack(moved)[:, [0, 3]])
+
+
+def test_moments_are_kept_in_as_many_blocks_as_are_asked_for():
+    samples, _ = permuted(networks(9))
+    matcher = make_matcher("activation", NETWORK, samples[0], IMAGES)
+    arguments = (NETWORK, samples, matcher, samples[0], IMAGES)
+    few = align(*arguments, Blocks(predictions=4, moments=1), torch.arange(2))
+    assert len(few.predictions.sizes) == 4
+    assert len(few.direct_blocks) == len(few.rebased_blocks) == 1
+    torch.testing.assert_close(few.rebased().mean, aligned(samples).rebased().mean)
 
 
 def test_known_permutations_are_not_searched_again():
@@ -86,8 +96,8 @@ def test_known_permutations_are_not_searched_again():
         raise AssertionError("searched")
 
     options = {"known": whole.transformations}
-    again = align(NETWORK, samples, fail, samples[0], IMAGES, 4, torch.tensor([0]), **options)
-    assert torch.equal(again.rebased().std, whole.rebased().std)
+    again = align(NETWORK, samples, fail, samples[0], IMAGES, BLOCKS, torch.tensor([0]), **options)
+    assert torch.equal(again.rebased().variance(), whole.rebased().variance())
 
 
 def test_rebasing_again_composes_permutations():
@@ -99,7 +109,7 @@ def test_rebasing_again_composes_permutations():
     again = align_again(NETWORK, rebased, matcher, reference, 2, lambda: None)
     pairs = zip(samples, again.transformations, strict=True)
     expected = torch.stack([each.apply(weights) for weights, each in pairs]).double()
-    torch.testing.assert_close(again.rebased().mean, expected.mean(0).float())
+    torch.testing.assert_close(again.rebased().mean, expected.mean(0))
     assert again.transformations[3].total_transpositions() == 0
 
 
@@ -109,5 +119,12 @@ def test_known_permutations_must_not_change_the_function_either():
     matcher = WeightMatcher(network, networks(1)[0])
     with pytest.raises(AssertionError, match="changed the network's logits"):
         align(
-            network, networks(1), matcher, networks(1)[0], IMAGES, 1, torch.arange(2), known=known
+            network,
+            networks(1),
+            matcher,
+            networks(1)[0],
+            IMAGES,
+            Blocks(),
+            torch.arange(2),
+            known=known,
         )

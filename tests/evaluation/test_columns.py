@@ -1,54 +1,19 @@
-"""Columns of the table: averages of parts, and Gaussians' predictions."""
+"""Columns: what files and tables call them."""
 
-from utils.evaluation.columns import PartAverages, draw_column, make_table
-from utils.networks.mlp import MLP
-from utils.networks.predictions import mean_probabilities
-from utils.posteriors.gaussian import Gaussian
+from utils.evaluation.columns import LOW_RANK, OWN, REBASED, SAMPLE, VIEWS, Column, columns_of
 
-import pytest
-import torch
-
-NETWORK = MLP((6, 8, 3))
+NAMES = {"hmc": "HMC", "vi": "VI"}
 
 
-def random(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def test_columns_have_a_key_for_files_and_a_title_for_tables():
+    columns = [Column("hmc", SAMPLE), Column("hmc", LOW_RANK), Column("vi", OWN)]
+    assert [column.key for column in columns] == ["hmc_sample", "hmc_low_rank", "vi"]
+    assert [column.title(NAMES) for column in columns] == ["HMC", "HMC q_r, low rank", "VI q"]
 
 
-def distributions(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=random(seed), dtype=torch.float64).softmax(-1)
-
-
-def test_parts_average_to_the_whole_however_unequal():
-    predictions = distributions(11, 5, 3)
-    parts = PartAverages(11, 4)
-    for prediction in predictions:
-        parts.add(prediction)
-    column = parts.column()
-    assert column.sizes.tolist() == [3, 3, 3, 2]
-    torch.testing.assert_close(column.average(), predictions.mean(0))
-    torch.testing.assert_close(column.parts[0], predictions[:3].mean(0))
-    first, second = column.halves()
-    torch.testing.assert_close(first, predictions[:6].mean(0))
-    torch.testing.assert_close(second, predictions[6:].mean(0))
-    chosen = torch.tensor([3, 3, 0, 3])  # a part counts as often as it is chosen
-    rows = torch.cat([predictions[:3], *[predictions[9:]] * 3])
-    torch.testing.assert_close(column.average(chosen), rows.mean(0))
-
-
-def test_a_gaussian_predicts_as_its_draws_do():
-    posterior = Gaussian(*torch.rand(2, NETWORK.num_weights, generator=random()))
-    inputs = torch.rand(40, 6, generator=random(1))
-    column = draw_column(NETWORK, posterior, inputs, 9, 4, random(2))
-    expected = mean_probabilities(NETWORK, posterior.draw(9, random(2)), inputs)
-    torch.testing.assert_close(column.average(), expected, atol=1e-6, rtol=1e-5)
-    at_mean = NETWORK.outputs(posterior.mean, inputs).double().softmax(-1)
-    torch.testing.assert_close(column.mean_network, at_mean)
-
-
-def test_what_is_hardly_possible_keeps_a_finite_nll():
-    sure = Gaussian(torch.zeros(NETWORK.num_weights), torch.zeros(NETWORK.num_weights))
-    sure.mean[-3:] = torch.tensor([0.0, 300, 0])  # e⁻³⁰⁰ is 0 in fp32
-    column = draw_column(NETWORK, sure, torch.rand(4, 6), 2, 1, random())
-    table = make_table({"hmc_sample": column}, torch.zeros(4, dtype=torch.long))
-    assert table["hmc_sample"]["nll"] == pytest.approx(300)
+def test_columns_are_found_by_key_whatever_the_names():
+    """One name may begin as another does."""
+    columns = columns_of(["swag", "swag_multi"])
+    assert columns["swag_multi_rebased"] == Column("swag_multi", REBASED)
+    assert columns["swag"] == Column("swag", OWN)
+    assert len(columns) == 2 * len(VIEWS)

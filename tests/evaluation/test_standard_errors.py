@@ -1,22 +1,23 @@
 """Standard errors that are known beforehand, or that many repeated experiments tell."""
 
 from functools import partial
+from types import SimpleNamespace
 
-from utils.evaluation.columns import Column, PartAverages, draw_column, make_table
+from utils.evaluation.columns import DIRECT, LOW_RANK, OWN, SAMPLE, Column
+from utils.evaluation.metrics import METRICS, Metric, scores
+from utils.evaluation.predictions import PartPredictions, predict_draws, predict_samples
 from utils.evaluation.standard_errors import (
-    Fit,
     TableErrors,
     add_errors,
     deviations,
-    refit_low_rank,
-    refit_moments,
     resample,
     resample_chains,
 )
+from utils.evaluation.views import Fit, fit_low_rank, fit_moments
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.low_rank import LowRankFit
-from utils.posteriors.moments import fit_blocks, merge_all
+from utils.posteriors.moments import fit_blocks
 
 import numpy as np
 import pytest
@@ -36,17 +37,30 @@ def certain(classes: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.one_hot(classes, 3).double()
 
 
-def column_of(predictions: torch.Tensor, mean_network=None) -> Column:
-    return Column(predictions, torch.ones(len(predictions)), mean_network)
+def predictions_of(predictions: torch.Tensor, mean_network=None) -> PartPredictions:
+    return PartPredictions(predictions, torch.ones(len(predictions)), mean_network)
 
 
-def errors_of(columns: dict[str, Column], labels=LABELS, fits=None, chains=None, **numbers):
+HMC, HMC_DIRECT, HMC_LOW_RANK = (Column("hmc", view) for view in (SAMPLE, DIRECT, LOW_RANK))
+ENSEMBLE, ENSEMBLE_DIRECT = (Column("ensemble", view) for view in (SAMPLE, DIRECT))
+VI = Column("vi", OWN)
+
+
+def errors_of(predictions, fits=None, chains=None, **numbers) -> TableErrors:
     numbers = {"num_bootstraps": 200, "num_refits": 25, "refit_draws": 20, "seed": 0} | numbers
-    chains = chains or {"hmc": 1}
-    return TableErrors(columns, labels, fits or {}, chains, NETWORK, INPUTS, **numbers)
+    data = SimpleNamespace(test_images=INPUTS, test_labels=LABELS)
+    setting = SimpleNamespace(network=NETWORK, data=data, config=SimpleNamespace(**numbers))
+    return TableErrors(setting, predictions, fits or {}, chains or {"hmc": 1}, HMC)
 
 
-# ---- parts once more
+def table_of(predictions) -> dict[Column, dict[str, float]]:
+    return {
+        column: scores(each.compared(predictions[HMC], LABELS))
+        for column, each in predictions.items()
+    }
+
+
+# ---- resampling
 
 
 @pytest.mark.parametrize("count", [2, 5, 9, 10, 40])
@@ -89,9 +103,9 @@ def test_chains_that_have_mixed_count_by_their_blocks():
 
 def test_the_error_of_an_accuracy_is_binomial():
     guesses = torch.where(torch.rand(200, generator=random(1)) < 0.7, LABELS, (LABELS + 1) % 3)
-    column = column_of(certain(guesses)[None])
-    p = make_table({"hmc_sample": column}, LABELS)["hmc_sample"]["sample_accuracy"]
-    errors = errors_of({"hmc_sample": column}, num_bootstraps=400).of_points(column)
+    predictions = {HMC: predictions_of(certain(guesses)[None])}
+    p = table_of(predictions)[HMC]["sample_accuracy"]
+    errors = errors_of(predictions, num_bootstraps=400).of_points(HMC)
     # a standard deviation of 400 values is good to 1 / √800 = 3.5 %
     assert errors["sample_accuracy"] == pytest.approx((p * (1 - p) / 200) ** 0.5, rel=0.15)
     assert errors["agreement"] == errors["total_variation"] == 0  # by definition
@@ -99,8 +113,8 @@ def test_the_error_of_an_accuracy_is_binomial():
 
 def test_the_mean_network_is_scored_on_the_same_resampled_points():
     guesses = torch.where(torch.rand(200, generator=random(1)) < 0.7, LABELS, (LABELS + 1) % 3)
-    column = column_of(certain(guesses)[None], mean_network=certain(LABELS))
-    errors = errors_of({"hmc_sample": column}).of_points(column)
+    predictions = {HMC: predictions_of(certain(guesses)[None], mean_network=certain(LABELS))}
+    errors = errors_of(predictions).of_points(HMC)
     assert errors["mean_accuracy"] == 0  # always right, whatever the points
     assert errors["sample_accuracy"] > 0
 
@@ -109,11 +123,12 @@ def test_errors_grow_when_draws_differ():
     wrong = certain((LABELS + 1) % 3)
     mixed = torch.stack([certain(LABELS) if k < 6 else wrong for k in range(10)])
     alike = certain(LABELS).expand(10, -1, -1)
-    errors = errors_of({"hmc_sample": column_of(certain(LABELS)[None])})
     at_mean = certain(LABELS)
-    assert errors.of_draws(column_of(alike, at_mean))["total_variation"] == pytest.approx(0)
+    drawn = {HMC_DIRECT: predictions_of(alike, at_mean), VI: predictions_of(mixed, at_mean)}
+    errors = errors_of({HMC: predictions_of(certain(LABELS)[None])} | drawn)
+    assert errors.of_draws(HMC_DIRECT)["total_variation"] == pytest.approx(0)
     # TV is the share of the ten chosen parts that are wrong: binomial, p = 0.4
-    found = errors.of_draws(column_of(mixed, at_mean))
+    found = errors.of_draws(VI)
     assert found["total_variation"] == pytest.approx((0.24 / 10) ** 0.5, rel=0.2)
     assert found["mean_accuracy"] == 0
 
@@ -126,29 +141,26 @@ def test_independent_errors_add_in_squares():
 # ---- Gaussians once more
 
 
-def predictions(samples: torch.Tensor, num_parts: int) -> Column:
-    parts = PartAverages(len(samples), num_parts)
-    for weights in samples:
-        parts.add(class_probabilities(NETWORK, weights, INPUTS))
-    return parts.column()
+def predict(samples: torch.Tensor, num_parts: int) -> PartPredictions:
+    return predict_samples(NETWORK, samples, len(samples), INPUTS, num_parts)
 
 
 def fitted(samples: torch.Tensor, method: str, num_blocks: int, num_draws: int = 40) -> tuple:
-    """A method's two columns, its Gaussian's fit, and that Gaussian's blocks."""
-    blocks = fit_blocks(samples, len(samples), num_blocks)
-    posterior = merge_all(blocks).gaussian()
-    columns = {
-        f"{method}_sample": predictions(samples, num_blocks),
-        f"{method}_direct": draw_column(NETWORK, posterior, INPUTS, num_draws, 20, random(9)),
+    """Return predictions of a posterior's samples and of their Gaussian, and its fit."""
+    fit = fit_moments(fit_blocks(samples, len(samples), num_blocks))
+    direct = Column(method, DIRECT)
+    predictions = {
+        Column(method, SAMPLE): predict(samples, num_blocks),
+        direct: predict_draws(NETWORK, fit.posterior, INPUTS, num_draws, 20, random(9)),
     }
-    return columns, {f"{method}_direct": Fit(method, partial(refit_moments, blocks))}
+    return predictions, {direct: fit}
 
 
 def test_blocks_that_are_alike_have_no_error_and_others_do():
     samples = torch.randn(4, NETWORK.num_weights, generator=random())
     for repeated, known in ((samples.repeat(5, 1), True), (torch.cat([samples, -samples]), False)):
         columns, fits = fitted(repeated, "hmc", len(repeated) // 4)
-        found = errors_of(columns, fits=fits).of_samples("hmc_direct", "hmc")
+        found = errors_of(columns, fits=fits).of_samples(HMC_DIRECT, "hmc")
         assert (max(found.values()) < 1e-6) == known
 
 
@@ -159,9 +171,8 @@ def test_one_mean_network_has_one_error_whichever_covariance_is_fitted_around_it
     for weights in samples:
         low_rank.add(weights)
     columns, fits = fitted(samples, "hmc", 11)
-    columns["hmc_low_rank"] = columns["hmc_direct"]
-    blocks = fit_blocks(samples, 22, 11)
-    fits["hmc_low_rank"] = Fit("hmc", partial(refit_low_rank, low_rank.gaussian(), blocks))
+    columns[HMC_LOW_RANK] = columns[HMC_DIRECT]
+    fits[HMC_LOW_RANK] = fit_low_rank(low_rank.gaussian(), fit_blocks(samples, 22, 11))
     errors = errors_of(columns, fits=fits, num_refits=4)
     mean_field, joint = (errors.of_samples(name, "hmc") for name in fits)
     assert joint["mean_accuracy"] == mean_field["mean_accuracy"] > 0.01
@@ -171,28 +182,46 @@ def test_one_mean_network_has_one_error_whichever_covariance_is_fitted_around_it
 def test_the_fit_to_two_samples_has_no_error_that_could_be_told():
     columns, fits = fitted(torch.randn(2, NETWORK.num_weights, generator=random()), "hmc", 20)
     table = errors_of(columns, fits=fits).table()
-    assert np.isnan(table["hmc_direct"]["agreement"])
-    assert np.isfinite(table["hmc_sample"]["nll"])
+    assert np.isnan(table[HMC_DIRECT]["agreement"])
+    assert np.isfinite(table[HMC]["nll"])
+
+
+def test_without_refits_the_errors_of_fitted_gaussians_are_unknown():
+    columns, fits = fitted(torch.randn(12, NETWORK.num_weights, generator=random()), "hmc", 12)
+    table = errors_of(columns, fits=fits, num_refits=0).table()
+    assert np.isnan(list(table[HMC_DIRECT].values())).all()
+    assert np.isfinite(list(table[HMC].values())).all()
+
+
+def test_a_new_metric_has_an_error(monkeypatch):
+    def entropy(prediction):
+        return -(prediction.average * prediction.average.log()).sum(-1).mean().item()
+
+    monkeypatch.setitem(METRICS, "entropy", Metric("entropy", "entropy", entropy))
+    columns, fits = fitted(torch.randn(12, NETWORK.num_weights, generator=random()), "hmc", 12)
+    for row in errors_of(columns, fits=fits).table().values():
+        assert 0 < row["entropy"] < 1
 
 
 def test_every_column_rests_on_hmcs_samples_and_on_its_own():
     samples = CENTRE + torch.randn(35, NETWORK.num_weights, generator=random(4))
     columns, fits = fitted(samples[:30], "hmc", 10)
     more_columns, more_fits = fitted(samples[30:], "ensemble", 10)
-    columns |= more_columns | {"vi": columns["hmc_direct"]}
-    errors = errors_of(columns, fits=fits | more_fits, chains={"hmc": 1, "ensemble": 1})
+    columns |= more_columns | {VI: columns[HMC_DIRECT]}
+    fits |= more_fits | {VI: Fit(fits[HMC_DIRECT].posterior)}
+    errors = errors_of(columns, fits=fits, chains={"hmc": 1, "ensemble": 1})
     found = errors.table()
-    assert found["hmc_sample"]["agreement"] == found["hmc_sample"]["total_variation"] == 0
+    assert found[HMC]["agreement"] == found[HMC]["total_variation"] == 0
     assert {name: list(row) for name, row in found.items()} == {
-        name: list(row) for name, row in make_table(columns, LABELS).items()
+        name: list(row) for name, row in table_of(columns).items()
     }
-    for name in ("ensemble_sample", "ensemble_direct", "vi"):
+    for name in (ENSEMBLE, ENSEMBLE_DIRECT, VI):
         truth = errors.of_samples(name, "hmc")
         assert truth["total_variation"] > 0  # the truth moves,
         assert truth["sample_accuracy"] == 0  # and they stay where they are
         assert found[name]["total_variation"] > truth["total_variation"]
-    own = errors.of_samples("ensemble_direct", "ensemble")
-    assert found["ensemble_direct"]["nll"] >= own["nll"] > 0
+    own = errors.of_samples(ENSEMBLE_DIRECT, "ensemble")
+    assert found[ENSEMBLE_DIRECT]["nll"] >= own["nll"] > 0
 
 
 # ---- beside repeated experiments
@@ -210,8 +239,8 @@ def ratios(experiment, count: int, rows: tuple[str, ...]) -> dict[str, float]:
     }
 
 
-def fixed_truth() -> Column:
-    return predictions(CENTRE + torch.randn(200, NETWORK.num_weights, generator=random(77)), 1)
+def fixed_truth() -> PartPredictions:
+    return predict(CENTRE + torch.randn(200, NETWORK.num_weights, generator=random(77)), 1)
 
 
 def test_errors_of_hmcs_gaussian_are_those_of_repeated_experiments():
@@ -221,8 +250,8 @@ def test_errors_of_hmcs_gaussian_are_those_of_repeated_experiments():
         samples = CENTRE + 0.7 * torch.randn(100, NETWORK.num_weights, generator=random(seed))
         columns, fits = fitted(samples, "hmc", 20, num_draws=100)
         errors = errors_of(columns, fits=fits)
-        table = make_table(columns, LABELS)["hmc_direct"]
-        return table, errors.of_samples("hmc_direct", "hmc")
+        table = table_of(columns)[HMC_DIRECT]
+        return table, errors.of_samples(HMC_DIRECT, "hmc")
 
     # a deviation between 40 experiments is good to 11 %, and the noise of draws is common to all
     found = ratios(experiment, 40, ("total_variation", "agreement", "nll"))
@@ -235,10 +264,10 @@ def test_errors_of_an_ensemble_of_five_are_those_of_repeated_experiments():
     def experiment(seed: int):
         members = CENTRE + 0.7 * torch.randn(5, NETWORK.num_weights, generator=random(seed))
         columns, fits = fitted(members, "ensemble", 20)
-        columns["hmc_sample"] = truth
+        columns[HMC] = truth
         errors = errors_of(columns, fits=fits, chains={"ensemble": 1})
-        table = make_table(columns, LABELS)["ensemble_direct"]
-        return table, errors.of_samples("ensemble_direct", "ensemble")
+        table = table_of(columns)[ENSEMBLE_DIRECT]
+        return table, errors.of_samples(ENSEMBLE_DIRECT, "ensemble")
 
     found = ratios(experiment, 40, ("total_variation", "nll", "sample_accuracy"))
     assert all(0.6 < ratio < 1.8 for ratio in found.values()), found
@@ -251,9 +280,9 @@ def test_errors_of_chains_that_have_not_mixed_are_those_of_repeated_experiments(
         normal = partial(torch.randn, generator=random(seed))
         modes = CENTRE + 0.9 * normal(4, 1, NETWORK.num_weights)
         samples = (modes + 0.3 * normal(4, 25, NETWORK.num_weights)).flatten(0, 1)
-        columns = {"hmc_sample": predictions(samples, 20)}
+        columns = {HMC: predict(samples, 20)}
         errors = errors_of(columns, chains={"hmc": 4}, num_bootstraps=25)
-        return make_table(columns, LABELS)["hmc_sample"], errors.of_samples("hmc_sample", "hmc")
+        return table_of(columns)[HMC], errors.of_samples(HMC, "hmc")
 
     found = ratios(experiment, 40, ("sample_accuracy", "nll", "brier"))
     assert all(0.75 < ratio < 1.6 for ratio in found.values()), found

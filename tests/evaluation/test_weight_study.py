@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tests.symmetry.planted import any_permutation
 from utils.evaluation.alignment import spaced_beside, spaced_references
-from utils.evaluation.reference_study import Setting, move_together, study_prior, study_references
+from utils.evaluation.reference_study import Study, study_prior, study_references
+from utils.evaluation.weight_space import move_together
 from utils.evaluation.weight_study import (
     by_group,
     check_dead_pixels,
@@ -12,6 +13,7 @@ from utils.evaluation.weight_study import (
     choose_watched,
     correlations,
     dead_weights,
+    describe_dead,
     mixing,
     num_effective,
     prior_band,
@@ -176,17 +178,17 @@ def test_without_effective_sizes_there_is_no_band():
         assert prior_band(posterior, groups, {"W1": samples[None].numpy()}, False) is None
 
 
-def test_dead_pixels_after_rebasin_and_of_vi_are_looked_at_too():
+def test_dead_pixels_after_rebasin_and_of_gaussians_are_looked_at_too():
     dead = torch.arange(5000) < 4000
     good, bad = (merge_all(fit_blocks(chain(200, 5000, 0, std), 200)) for std in (1, 1.1))
     mixed = {when: {"dead pixels": {"median_ess": 200.0}} for when in ("before", "after")}
-    vi = Gaussian(torch.full((5000,), 0.1), torch.where(dead, 0.9, 5.0))
-    checks = check_dead_pixels({"before": good, "after": bad}, mixed, vi, dead)
+    checks = check_dead_pixels({"before": good, "after": bad}, mixed, dead)
     assert checks["dead_pixels"]["passed"] is True
     assert checks["dead_pixels_rebased"]["passed"] is False
-    assert checks["dead_pixels_vi"] == pytest.approx({"std": 0.9, "root_mean_square": 0.1})
-    by_weight = check_dead_pixels({"before": good}, mixed, None, dead)
-    assert by_weight["dead_pixels_rebased"] is by_weight["dead_pixels_vi"] is None
+    assert check_dead_pixels({"before": good}, mixed, dead)["dead_pixels_rebased"] is None
+    fitted = Gaussian(torch.full((5000,), 0.1), torch.where(dead, 0.9, 5.0))
+    assert describe_dead(fitted, dead) == pytest.approx({"std": 0.9, "root_mean_square": 0.1})
+    assert describe_dead(fitted, dead & ~dead) is None
 
 
 def test_rebasin_leaves_the_verdict_on_dead_pixels_as_it_was():
@@ -198,16 +200,12 @@ def test_rebasin_leaves_the_verdict_on_dead_pixels_as_it_was():
     mixed = {"before": {"dead pixels": {"median_ess": 300 / 19}}}
     mixed["after"] = {"dead pixels": {"median_ess": 300.0}}
     dead = torch.ones(4000, dtype=torch.bool)
-    checks = check_dead_pixels(
-        dict(zip(("before", "after"), moments, strict=True)), mixed, None, dead
-    )
+    checks = check_dead_pixels(dict(zip(("before", "after"), moments, strict=True)), mixed, dead)
     before, after = checks["dead_pixels"], checks["dead_pixels_rebased"]
     assert after["z"] == pytest.approx(before["z"])
     assert before["passed"] is after["passed"] is True
     mixed["before"]["dead pixels"]["median_ess"] = 5.0  # a chain that has hardly moved
-    checks = check_dead_pixels(
-        dict(zip(("before", "after"), moments, strict=True)), mixed, None, dead
-    )
+    checks = check_dead_pixels(dict(zip(("before", "after"), moments, strict=True)), mixed, dead)
     assert checks["dead_pixels_rebased"]["passed"] is None
 
 
@@ -268,22 +266,22 @@ def test_correlations_of_every_pair():
 
 
 @pytest.fixture
-def setting() -> Setting:
+def study() -> Study:
     values = images()
     labels = torch.randint(3, (100,), generator=random(2))
     truth = torch.randn(100, 3, generator=random(5), dtype=torch.float64).softmax(-1)
     alive = ~dead_weights(NETWORK, values)
-    return Setting(
+    return Study(
         NETWORK, lambda reference: make_matcher("activation", NETWORK, reference, values),
         values, labels, truth, alive, num_draws=3, seed=0,
     )  # fmt: skip
 
 
-def test_permuted_copies_give_the_same_whatever_the_reference(setting):
+def test_permuted_copies_give_the_same_whatever_the_reference(study):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     samples = [any_permutation(NETWORK, k).apply(weights) for k in range(4)]
     references = {str(k): sample for k, sample in enumerate(samples)}
-    rows = study_references(setting, samples, references)
+    rows = study_references(study, samples, references)
     for row in rows.values():
         assert row["average_std"] == 0
         assert row["mean_with_reference"] == pytest.approx(1)
@@ -310,21 +308,21 @@ def test_of_few_samples_half_at_most_are_references():
     assert spaced_beside([0], samples, 5) == [1, 2]
 
 
-def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting):
+def test_noise_resembles_its_reference_no_more_than_other_noise_does(study):
     """With references among the samples it would by about 1 / √8 = 0.35."""
     draws = torch.randn(10, NETWORK.num_weights, generator=random(11))
-    untouched = replace(setting, matcher_for=lambda _: lambda _: Matching(Transformation(NETWORK)))
+    untouched = replace(study, matcher_for=lambda _: lambda _: Matching(Transformation(NETWORK)))
     samples = [draws[position] for position in spaced_beside([0, 9], draws.numpy(), 8)]
     rows = study_references(untouched, samples, {"0": draws[0], "9": draws[9]})
     for row in rows.values():  # of 273 weights a correlation is good to 0.06
         assert abs(row["mean_with_reference"]) < 0.25
 
 
-def test_networks_of_the_prior_are_permuted_at_random(setting):
+def test_networks_of_the_prior_are_permuted_at_random(study):
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     methods = {"same": Gaussian(reference, torch.ones_like(reference))}
     methods["other"] = Gaussian(-reference, torch.ones_like(reference))
-    null = study_prior(setting, reference, methods, 40, 40)
+    null = study_prior(study, reference, methods, 40, 40)
     assert null["mean_with"]["same"] == null["mean_with_reference"]
     assert null["mean_with"]["other"] == pytest.approx(-null["mean_with_reference"])
     # NoT of random permutations has a standard deviation of about √(ln 30) = 1.6
@@ -336,12 +334,12 @@ def test_networks_of_the_prior_are_permuted_at_random(setting):
     assert 0.02 < null["mean_with_reference"] < 0.9
 
 
-def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(setting):
+def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(study):
     """Whatever the study's samples are; alignment leaves less noise in the mean of more of them."""
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     methods = {"same": Gaussian(reference, torch.ones_like(reference))}
     found = {
-        (count, effective): study_prior(setting, reference, methods, count, effective)
+        (count, effective): study_prior(study, reference, methods, count, effective)
         for count, effective in ((2, 40), (10, 40), (60, 40), (40, 40), (10, 10))
     }
     alike = {null["mean_with"]["same"] for (_, effective), null in found.items() if effective == 40}
@@ -363,10 +361,10 @@ def test_a_mean_is_worth_the_effective_samples_of_the_first_layer():
     assert num_effective({"W1": {"median_ess": 9.0}}, 7) == 7
 
 
-def test_weights_of_dead_pixels_are_not_aligned(setting):
+def test_weights_of_dead_pixels_are_not_aligned(study):
     values = torch.randn(100, 8, generator=random(1)) * (images()[:1] > 0)  # no unit is always off
     signed = replace(
-        setting,
+        study,
         matcher_for=lambda reference: make_matcher("activation", NETWORK, reference, values),
     )
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
@@ -375,14 +373,14 @@ def test_weights_of_dead_pixels_are_not_aligned(setting):
     assert abs(null["dead_with_reference"]) < 0.5  # of 60 weights it is good to 0.13
 
 
-def test_what_moves_together_stays_together(setting):
+def test_what_moves_together_stays_together(study):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     planted = any_permutation(NETWORK, 8)
     std = torch.rand(NETWORK.num_weights, generator=random(9))
     member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
     gaussian = Gaussian(weights, std).moved(planted)
     moved, along = move_together(
-        NETWORK, gaussian, planted.apply(member), setting.matcher_for(weights)
+        NETWORK, gaussian, planted.apply(member), study.matcher_for(weights)
     )
     assert torch.equal(moved.mean, weights)
     assert torch.equal(moved.std, std)

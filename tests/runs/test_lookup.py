@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from utils.runs.config import Config
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.lookup import PastRun, find_run
+from utils.runs.lookup import PastRun, find_run, locate
 
 import pytest
 
@@ -50,6 +50,39 @@ def make_run(tmp_path):
 def find(config, kind="HMC", like=None, optional=False):
     script = {"HMC": "MNIST_HMC.py", "VI": "MNIST_VI.py"}[kind]
     return find_run(config, kind, script, f"--{kind.lower()}", like, optional)
+
+
+def ask(config, given: str, kind: str = "HMC", optional: bool = False):
+    return locate(config, given, kind, f"MNIST_{kind}.py", optional=optional)
+
+
+def test_the_batchs_finished_run_is_found_or_none_is_wanted(config, make_run):
+    run = make_run("HMC", "paper")
+    assert ask(config, "newest") == run
+    assert ask(config, "none") is None
+    with pytest.raises(UserError, match=r"MNIST_VI\.py .* --vi with a path, or --vi none\.$"):
+        ask(config, "newest", "VI", optional=True)
+
+
+def test_a_path_must_exist_and_be_of_the_data_set(config, make_run, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        ask(config, str(tmp_path / "nowhere"))
+    run = make_run("HMC", "a")
+    save_json(run / "meta.json", {"data": {"name": "KMNIST"}})
+    (run / "samples.npy").touch()
+    for path in (run, run / "samples.npy"):
+        with pytest.raises(UserError, match="give --dataset KMNIST"):
+            ask(config, str(path))
+
+
+def test_a_config_of_the_users_own_does_not_matter_and_a_runs_own_does(config, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.yaml").write_text("- a list")
+    assert ask(config, str(own)) == own
+    (own / "meta.json").write_text("{}")
+    with pytest.raises(UserError, match=r"config\.yaml is damaged"):
+        ask(config, str(own))
 
 
 def test_of_several_runs_that_of_the_same_config_is_found(config, make_run):

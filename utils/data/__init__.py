@@ -7,4 +7,5 @@ datasets             load a data set, or some of its classes, and prepare it for
 batches              shuffle, crop and flip training images for a stack of networks
 corruptions          corrupt test images in five strengths
 out_of_distribution  pair a data set with images of another
+user_arrays          read inputs and labels that users give as arrays
 """

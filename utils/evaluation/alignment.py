@@ -1,15 +1,17 @@
 """One pass over posterior samples: predictions, and moments before and after rebasin."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from utils.evaluation.columns import Column, PartAverages
+from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.compact import Compact
-from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
+from utils.runs.errors import UserError
+from utils.runs.run import Run
 from utils.symmetry.matching import Matcher, Matching
 from utils.symmetry.rebasin import Rebased, move, rebase
 from utils.symmetry.transformation import Transformation, from_row
@@ -18,17 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+CHECKPOINT_SECONDS = 30  # between checkpoints
+
 
 class Aligned:
-    """What a pass gathers about samples, one after the other.
+    """What a pass gathers about samples.
 
-    What is kept of each goes into tensors that are there from the start: small pieces of memory
-    that are taken between large ones keep the large ones from being used again.
+    What is kept of each sample goes into tensors allocated at the start: small allocations between
+    large ones would keep the memory of the large ones from being reused.
     """
 
     def __init__(self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0):
         self.network, self.reference = network, reference
-        self.column: Column | None = None
+        self.predictions: PartPredictions | None = None
         self.direct_blocks: list[Moments] = []
         self.rebased_blocks: list[Moments] = []
         self.done = 0
@@ -44,33 +48,49 @@ class Aligned:
 
     @property
     def permutation_rows(self) -> Tensor:
-        """[samples so far, all hidden units]: those of several layers one after the other."""
+        """[samples so far, all hidden units]: groups of units one after the other."""
         return self._permutations[: self.done]
 
     @property
     def transformations(self) -> list[Transformation]:
-        """Of the samples so far."""
+        """Transformations of the samples so far."""
         return [from_row(self.network, row) for row in self.permutation_rows]
 
-    def rebased(self) -> Gaussian:
-        """q_r"""
-        return merge_all(self.rebased_blocks).gaussian()
+    def direct(self) -> Moments:
+        """Return the moments of all samples as they are."""
+        return merge_all(self.direct_blocks)
+
+    def rebased(self) -> Moments:
+        """Return the moments of all samples after rebasin."""
+        return merge_all(self.rebased_blocks)
 
     def watched(self) -> dict[str, np.ndarray]:
-        """Values [samples, watched] of the watched weights, before and after rebasin."""
+        """Return the watched weights [samples, watched] before and after rebasin."""
         return dict(zip(("before", "after"), self._watched.numpy(), strict=True))
 
     def compact(self) -> Compact:
-        return Compact(self.rebased(), self.transformations, self.reference)
+        posterior = self.rebased().gaussian(self.network)
+        return Compact(posterior, self.transformations, self.reference)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How many contiguous blocks of samples are kept apart.
+
+    Blocks of moments take 32 bytes per weight each, in the two passes of a set.
+    """
+
+    predictions: int = 1
+    moments: int = 1
 
 
 def align(
     network: Network,
-    samples,
+    samples: Sequence[Tensor],
     matcher: Matcher,
     reference: Tensor,
     test_images: Tensor,
-    num_blocks: int,
+    blocks: Blocks,
     watched: Tensor,
     low_rank: LowRankFit | None = None,
     known: Sequence[Transformation] = (),
@@ -78,25 +98,25 @@ def align(
 ) -> Aligned:
     """Rebase samples one after the other and gather everything about them.
 
-    `watched` are indices of weights whose values are kept for every sample. The transformations of
-    the first samples may be `known` already, as when an interrupted pass is made again.
+    `watched` are indices of weights whose values are kept for every sample. Transformations of the
+    first samples that an interrupted pass has found are passed as `known`.
     """
     aligned = Aligned(network, reference, len(samples), len(watched))
-    parts = PartAverages(len(samples), num_blocks)
+    parts = PartAverages(len(samples), blocks.predictions)
     device = test_images.device
     for position in range(len(samples)):
         weights = samples[position].to(device)
         transformation = known[position] if position < len(known) else None
         moved, matching = _rebase(network, weights, matcher, transformation)
         parts.add(class_probabilities(network, weights, test_images))
-        block = block_of(position, len(samples), num_blocks)
+        block = block_of(position, len(samples), blocks.moments)
         enter_block(aligned.direct_blocks, block, weights)
         enter_block(aligned.rebased_blocks, block, moved)
         aligned.enter(matching.transformation, weights[watched], moved[watched])
         if low_rank:
             low_rank.add(moved)
         on_sample(aligned)
-    aligned.column = parts.column()
+    aligned.predictions = parts.predictions()
     return aligned
 
 
@@ -108,7 +128,7 @@ def align_again(
     num_blocks: int,
     on_sample: Callable[[], None],
 ) -> Aligned:
-    """Rebased samples, rebased to another reference; permutations are from the original ones."""
+    """Rebase rebased samples to another reference; record permutations of the original samples."""
     aligned = Aligned(network, reference, len(rebased))
     for position, weights in enumerate(rebased):
         moved, matching = rebase(network, weights, matcher)
@@ -130,7 +150,7 @@ def _rebase(
 
 @dataclass(frozen=True)
 class RebasedSamples:
-    """Samples as their permutations move them, read from the disk as often as they are needed."""
+    """Samples as their transformations move them, read from the disk whenever they are needed."""
 
     network: Network
     samples: Sequence[Tensor]
@@ -145,29 +165,76 @@ class RebasedSamples:
             yield transformation.apply(self.samples[position].to(self.device))
 
     def spaced(self, count: int) -> "RebasedSamples":
-        """At most so many of them, evenly spaced."""
+        """Return at most `count` of them, evenly spaced."""
         chosen = spaced_positions(len(self), count)
         samples = [self.samples[position] for position in chosen]
         transformations = [self.transformations[position] for position in chosen]
         return RebasedSamples(self.network, samples, transformations, self.device)
 
 
+# ---- interrupted rebasin
+
+
+class RebasinRecord:
+    """The rebasin found so far, in the checkpoint of a run: finding it takes most of the time.
+
+    Transformations that an interrupted session has found are `known`.
+    """
+
+    def __init__(self, run: Run, samples, name: str):
+        self._run, self._num_samples, self._name = run, len(samples), name
+        indices = getattr(samples, "indices", np.arange(len(samples)))
+        self._used = {"indices": torch.from_numpy(indices), "reference": samples[0]}
+        self._saved_at = time.monotonic()
+        self.known: list[Transformation] = []
+        saved = run.load_checkpoint()
+        if saved:
+            _, arrays = saved
+            self._check_same_samples(arrays)
+            self.known = [from_row(samples.network, row) for row in arrays["permutations"].cpu()]
+
+    def keep(self, aligned: Aligned) -> None:
+        """Save now and then, at the end, and before a stop. Call it after every sample."""
+        done = aligned.done
+        late = time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
+        due = late or self._run.stop_requested or done == self._num_samples
+        if due and done > len(self.known):
+            permutations = aligned.permutation_rows
+            self._run.save_checkpoint({"rebased": done}, permutations=permutations, **self._used)
+            self._saved_at = time.monotonic()
+
+    def _check_same_samples(self, arrays: dict[str, Tensor]) -> None:
+        """Refuse other samples, also where no meta.json says which run they come from."""
+        for name, now in self._used.items():
+            if name not in arrays or not torch.equal(arrays[name].cpu(), now.cpu()):
+                raise UserError(
+                    f"{self._name} has other samples than when {self._run.directory} was begun: "
+                    "start again with --overwrite, or give another --run_name."
+                )
+
+
+# ---- positions of samples
+
+
 def spaced_positions(length: int, count: int) -> list[int]:
-    """At most `count` positions in 0 … length − 1, evenly spaced, with both ends."""
+    """Return at most `count` evenly spaced positions in 0 … length − 1, with both ends."""
     return np.linspace(0, length - 1, min(length, count)).round().astype(int).tolist()
 
 
 def spaced_references(samples: np.ndarray, count: int) -> list[int]:
-    """At most `count` positions of samples [K, numbers], and of few different ones at most half."""
+    """Return at most `count` positions of samples [K, numbers] to rebase the others to.
+
+    They are at most half of the different samples.
+    """
     different = len({row.tobytes() for row in samples})
     return spaced_positions(len(samples), min(count, max(different // 2, 1)))
 
 
 def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> list[int]:
-    """Such positions of samples [K, numbers] that are no references; none if one alone is left.
+    """Return such positions of samples [K, numbers] that are no references; none if one is left.
 
-    A sample lies on itself: the mean of K samples would resemble a reference among them by 1 / √K,
-    even if they had nothing in common. So do the copies that a chain leaves of it when it rejects.
+    The mean of K samples would resemble a reference among them by 1 / √K even if they had nothing
+    in common. The same goes for copies of a reference that a chain leaves when it rejects.
     """
     taken = {samples[position].tobytes() for position in references}
     others = [position for position, row in enumerate(samples) if row.tobytes() not in taken]

@@ -15,19 +15,19 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
-FEWEST_DRAWS = 8  # per chain; below it nothing can be said
-LARGEST_RHAT = 1.05  # that goes without saying
+MIN_DRAWS = 8  # per chain; with fewer there are no diagnostics
+MAX_RHAT = 1.05  # above it, report "not mixed"
 NUM_IMAGES = 20
 NUM_PROJECTIONS = 16
 
 
 def slow_groups(groups: dict[str, dict]) -> list[str]:
-    """Those of `diagnose_all` that have not mixed, each with the numbers that say so."""
+    """Return the groups of `diagnose_all` that have not mixed, each with its numbers."""
     return [
         f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
         f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
         for name, group in groups.items()
-        if group and not (group["largest_rhat"] or math.inf) <= LARGEST_RHAT
+        if group and not (group["largest_rhat"] or math.inf) <= MAX_RHAT
     ]
 
 
@@ -45,7 +45,7 @@ def energy_balance(changes: list[float | None]) -> tuple[float, float]:
 
 
 def diagnose(draws: np.ndarray) -> dict[str, float]:
-    """Mean, standard deviation, R-hat, bulk and tail ESS of one quantity."""
+    """Return mean, standard deviation, R-hat, bulk and tail ESS of one quantity."""
     return {
         "mean": float(draws.mean()),
         "std": float(draws.std()),
@@ -56,58 +56,58 @@ def diagnose(draws: np.ndarray) -> dict[str, float]:
 
 
 def rhat(draws: np.ndarray) -> float:
-    """The larger of the R-hats of location and of scale (folded), rank-normalised and split."""
+    """Return the larger R-hat of location and scale (folded), rank-normalised and split."""
     halves = split(draws)
     folded = np.abs(halves - np.median(halves))
     return max(_basic_rhat(rank_normalise(halves)), _basic_rhat(rank_normalise(folded)))
 
 
 def ess_bulk(draws: np.ndarray) -> float:
-    """Effective sample size for the location: of the rank-normalised draws."""
+    """Return the effective sample size of the rank-normalised draws."""
     return _basic_ess(rank_normalise(split(draws)))
 
 
 def ess_mean(draws: np.ndarray) -> float:
-    """Effective sample size for the mean of the draws as they are."""
+    """Return the effective sample size for the mean of the draws as they are."""
     return _basic_ess(split(draws))
 
 
 def ess_tail(draws: np.ndarray) -> float:
-    """Effective sample size for the 5% and 95% quantiles, the smaller of the two.
+    """Return the smaller effective sample size of the 5 % and 95 % quantiles.
 
-    One that the split draws are all on one side of says nothing.
+    A quantile with all split draws on one side is ignored.
     """
     sides = (split((draws <= np.quantile(draws, share)).astype(float)) for share in (0.05, 0.95))
     return float(np.fmin(*map(_basic_ess, sides)))
 
 
 def split(draws: np.ndarray) -> np.ndarray:
-    """Each chain as two, its halves (of an odd number the middle draw is left out): [2C, n/2]."""
+    """Split each chain into its halves, [2C, n/2]; the middle one of an odd number is left out."""
     half = draws.shape[1] // 2
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 
 
 def rank_normalise(draws: np.ndarray) -> np.ndarray:
-    """z = Φ⁻¹((r − 3/8) / (S + 1/4)) with r the rank among all S draws (equation 14)."""
+    """Return z = Φ⁻¹((r − 3/8) / (S + 1/4)), r the rank among all S draws (equation 14)."""
     ranks = rankdata(draws, method="average").reshape(draws.shape)
     return ndtri((ranks - 0.375) / (draws.size + 0.25))
 
 
 def _basic_rhat(chains: np.ndarray) -> float:
-    """√(var⁺ / W), equations 1 to 4."""
+    """Return √(var⁺ / W), equations 1 to 4."""
     num_draws = chains.shape[1]
     within = chains.var(axis=1, ddof=1).mean()
     between = chains.mean(axis=1).var(ddof=1)
-    if not within > 0:  # all chains stand still: in one place, or each in its own
+    if not within > 0:  # all chains are constant
         return float("inf") if between > 0 else float("nan")
     return float(np.sqrt((num_draws - 1) / num_draws + between / within))
 
 
 def _basic_ess(chains: np.ndarray) -> float:
-    """S / τ with τ = −1 + 2 Σ_t P_t, P_t = ρ_2t + ρ_2t+1 (Geyer 1992; equations 10 to 13).
+    """Return S / τ with τ = −1 + 2 Σ_t P_t, P_t = ρ_2t + ρ_2t+1 (Geyer 1992; equations 10 to 13).
 
-    The sum ends at the first negative P_t, or before the last draws, and P_t is made non-increasing
-    before. As in Stan, the ρ_2t of the pair where it ends is added if it is positive.
+    The sum ends at the first negative P_t, or before the last draws, and P_t is made
+    non-increasing. As in Stan, the ρ_2t of the pair where it ends is added if it is positive.
     """
     num_chains, num_draws = chains.shape
     covariance = autocovariance(chains).mean(axis=0)
@@ -126,7 +126,7 @@ def _basic_ess(chains: np.ndarray) -> float:
 
 
 def autocovariance(chains: np.ndarray) -> np.ndarray:
-    """(1/n) Σ_i (x_i − x̄)(x_{i+t} − x̄) of each chain for t = 0 … n − 1, by FFT."""
+    """Return (1/n) Σ_i (x_i − x̄)(x_{i+t} − x̄) of each chain for t = 0 … n − 1, by FFT."""
     num_draws = chains.shape[1]
     centred = chains - chains.mean(axis=1, keepdims=True)
     spectrum = np.fft.rfft(centred, n=2 * num_draws)
@@ -134,10 +134,10 @@ def autocovariance(chains: np.ndarray) -> np.ndarray:
 
 
 class Quantities:
-    """The numbers of a sample that are diagnosed: of its function, and of its weights.
+    """The numbers of a sample that are diagnosed, of its function and of its weights.
 
-    Functions: test log-likelihood, training NLL, and for some test images the probability that
-    all wrong classes get together (1 − p has the same ranks as p, but keeps its digits near 0).
+    Functions: test log-likelihood, training NLL, and for some test images the sum of the
+    probabilities of all wrong classes (1 − p has the same ranks as p, but keeps its digits near 0).
     Weights: projections on random directions, of all weights and of the output layer.
     """
 
@@ -158,7 +158,7 @@ class Quantities:
         self.names += [f"{name}/{i}" for name in sizes for i in range(NUM_PROJECTIONS)]
 
     def measure(self, weights: Tensor, test_probabilities: Tensor, train_nll: float) -> Tensor:
-        """The numbers named `names`, in float64."""
+        """Return the numbers named `names`, in float64."""
         probabilities = test_probabilities.double()
         chosen = probabilities.gather(1, self._labels).squeeze(1)
         wrong = probabilities[self._images].scatter(1, self._labels[self._images], 0).sum(1)
@@ -176,12 +176,12 @@ class Quantities:
 
 
 def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
-    """Diagnostics of every quantity of draws [chains, draws, quantities], and of their groups.
+    """Diagnose every quantity of draws [chains, draws, quantities], and their groups.
 
-    A group is the quantities of one kind, like all probabilities; it is as good as its worst.
-    Quantities that never vary, like the probability of an image that is always sure, have no
-    R-hat and no ESS, and do not count in their group; one without any others is empty. R-hat is
-    infinite (in JSON null) where chains stand still in different places.
+    A group has all quantities of one kind, such as all probabilities, and is as good as its worst.
+    Constant quantities, such as the probability of an image that is always certain, have no R-hat
+    or ESS and are left out of their group; a group of nothing else is empty. R-hat is infinite (in
+    JSON null) if chains are constant at different values.
     """
     each = {name: diagnose(draws[:, :, i]) for i, name in enumerate(names)}
     groups: dict[str, list[dict]] = {}

@@ -1,4 +1,10 @@
-"""Scores of predictive distributions: probabilities [N, classes], labels [N]. All in float64."""
+"""Scores of predictive distributions, and METRICS, the list of those that tables show.
+
+Probabilities are [N, classes], labels [N]. All scores are computed in float64.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -6,40 +12,105 @@ from torch import Tensor
 CALIBRATION_BINS = 15
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """Everything about a posterior that metrics may use."""
+
+    average: Tensor  # [N, classes]: average prediction of its samples or draws
+    truth: Tensor  # [N, classes]: the same of the posterior that others are compared with
+    labels: Tensor  # [N]
+    mean_network: Tensor | None = None  # [N, classes]: of the network at its mean, if it has one
+
+    def at(self, points: Tensor) -> "Prediction":
+        """Return the prediction for some of the test points, each as often as it is given."""
+        points = points.to(self.labels.device)
+        parts = (self.average, self.truth, self.labels, self.mean_network)
+        return Prediction(*(None if part is None else part[points] for part in parts))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table; posteriors whose Prediction lacks the field `needs` have no score."""
+
+    name: str
+    title: str
+    score: Callable[[Prediction], float]
+    higher_is_better: bool = False
+    percent: bool = False  # shown as a percentage
+    needs: str = "average"
+
+    @property
+    def heading(self) -> str:
+        """Its title with the unit and an arrow towards better values."""
+        unit, arrow = " (%)" if self.percent else "", "↑" if self.higher_is_better else "↓"
+        return f"{self.title}{unit} {arrow}"
+
+
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:
-    """Share of points whose most probable class is their label."""
+    """Return the share of points whose most probable class is their label."""
     return (probabilities.argmax(-1) == labels).double().mean().item()
 
 
 def mean_nll(probabilities: Tensor, labels: Tensor) -> float:
-    """Mean of −log p(label), in nats; infinite where a label was given no probability at all."""
+    """Return the mean of −log p(label) in nats: infinite if a label has probability 0."""
     chosen = probabilities.double().gather(-1, labels.unsqueeze(-1))
     return -chosen.log().mean().item()
 
 
 def agreement(probabilities: Tensor, others: Tensor) -> float:
-    """Share of points where two predictive distributions have the same most probable class."""
+    """Return the share of points where two predictions have the same most probable class."""
     return (probabilities.argmax(-1) == others.argmax(-1)).double().mean().item()
 
 
 def total_variation(probabilities: Tensor, others: Tensor) -> float:
-    """Mean over points of ½ Σ_y |p(y) − p'(y)|, between 0 (equal) and 1 (nothing in common)."""
+    """Return the mean of ½ Σ_y |p(y) − p'(y)|, from 0 (equal) to 1 (nothing in common)."""
     return 0.5 * (probabilities.double() - others.double()).abs().sum(-1).mean().item()
 
 
 def brier(probabilities: Tensor, labels: Tensor) -> float:
-    """Mean over points of Σ_y (p(y) − [y = label])², between 0 and 2."""
+    """Return the mean of Σ_y (p(y) − [y = label])², from 0 to 2."""
     hits = torch.nn.functional.one_hot(labels, probabilities.shape[-1])
     return (probabilities.double() - hits).square().sum(-1).mean().item()
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
-    """Expected calibration error: mean |accuracy − confidence| over bins of like confidence.
+    """Return the expected calibration error: mean |accuracy − confidence| over bins.
 
-    Confidence is the largest probability; its range 0 to 1 is cut into CALIBRATION_BINS equal
-    bins, each of which counts by its number of points (Guo et al. 2017, equation 3).
+    Confidence is the largest probability. Its range from 0 to 1 is cut into CALIBRATION_BINS equal
+    bins, weighted by their numbers of points (Guo et al. 2017, equation 3).
     """
     confidence, chosen = probabilities.double().max(-1)
     surplus = (chosen == labels).double() - confidence
     bins = (confidence * CALIBRATION_BINS).long().clamp(max=CALIBRATION_BINS - 1)
     return (torch.bincount(bins, surplus).abs().sum() / len(labels)).item()
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "agreement", "agreement", lambda p: agreement(p.average, p.truth), higher_is_better=True
+        ),
+        Metric("total_variation", "TV", lambda p: total_variation(p.average, p.truth)),
+        Metric(
+            "sample_accuracy", "accuracy of samples", lambda p: accuracy(p.average, p.labels),
+            higher_is_better=True, percent=True,
+        ),
+        Metric(
+            "mean_accuracy", "accuracy of μ", lambda p: accuracy(p.mean_network, p.labels),
+            higher_is_better=True, percent=True, needs="mean_network",
+        ),
+        Metric("nll", "NLL (nats)", lambda p: mean_nll(p.average, p.labels)),
+        Metric("ece", "ECE", lambda p: calibration_error(p.average, p.labels)),
+        Metric("brier", "Brier", lambda p: brier(p.average, p.labels)),
+    )
+}  # fmt: skip
+
+
+def scores(prediction: Prediction) -> dict[str, float]:
+    """Return every metric that the prediction has what it needs for, by name."""
+    return {
+        name: metric.score(prediction)
+        for name, metric in METRICS.items()
+        if getattr(prediction, metric.needs) is not None
+    }

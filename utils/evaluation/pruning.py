@@ -1,27 +1,32 @@
-"""Pruning networks: in which order weights are kept, and what is left of the accuracy.
+"""Prune networks: in which order weights are kept, and what accuracy is left.
 
-An order ranks weights, the first to be kept; keeping X % of them sets the others to zero, on a
-copy. As every mask takes the first of the same ranking, masks are nested. Chance is the average
-over several random orders.
+An order ranks weights, the first to be kept. Keeping X % of them sets the others to zero in a copy.
+All masks of an order are nested. Chance is the average over several random orders.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy
+from utils.evaluation.weight_space import WeightSpace
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
+from utils.runs.progress import progress_bar
+from utils.runs.seeding import generator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 KEPT_PERCENT = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)  # as in the paper's Figure 5
-LOSSES = (0.01, 0.05)  # of accuracy, at which the sparsity reached is told
+LOSSES = (0.01, 0.05)  # of accuracy, for which the sparsity is reported
 NUM_RANDOM = 10  # orders
 
 
 def orders(posterior: Gaussian, random: torch.Generator) -> dict[str, list[Tensor]]:
-    """Weights [d] in the order in which they are kept, by each criterion; several at random."""
+    """Return the orders [d] of each criterion: one, or several random ones."""
     mean = posterior.mean.abs()
     return {
         "std": [by_std(posterior.std)],
@@ -34,26 +39,26 @@ def orders(posterior: Gaussian, random: torch.Generator) -> dict[str, list[Tenso
 
 
 def by_std(std: Tensor) -> Tensor:
-    """The most certain weights first: the paper's order."""
+    """Order weights by certainty, as the paper does."""
     return std.argsort(stable=True)
 
 
 def by_signal_to_noise(posterior: Gaussian) -> Tensor:
-    """Weights that are surely not zero first; where all σ are 0, those of largest |μ|."""
+    """Order weights by |μ|/σ; by |μ| if all σ are 0."""
     mean, std = posterior.mean.double().abs(), posterior.std.double()
     smallest = torch.finfo(torch.float32).tiny  # for σ of 0, where all samples agree
     return (mean / std.clamp(min=smallest)).argsort(descending=True, stable=True)
 
 
 def without(order: Tensor, excluded: Tensor) -> Tensor:
-    """The order of the weights that the mask [d] does not exclude."""
+    """Return the order of the weights that the mask [d] does not exclude."""
     return order[~excluded[order]]
 
 
 def prune(weights: Tensor, order: Tensor, share: float) -> Tensor:
-    """A copy in which all but the first `share` of the order are zero.
+    """Return a copy in which all but the first `share` of the order are zero.
 
-    What is not in the order stays as it is.
+    Weights that are not in the order stay as they are.
     """
     pruned = weights.clone()
     pruned[order[round(share * len(order)) :]] = 0
@@ -68,7 +73,7 @@ def accuracy_curve(
     labels: Tensor,
     on_point: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """Accuracy with each of KEPT_PERCENT of the weights in the order kept."""
+    """Return the accuracy with each of KEPT_PERCENT of the weights in the order kept."""
     curve = []
     for percent in KEPT_PERCENT:
         pruned = prune(weights, order, percent / 100)
@@ -78,9 +83,9 @@ def accuracy_curve(
 
 
 def sparsity_at(curve: Sequence[float], loss: float) -> float:
-    """Share of weights set to zero when this much accuracy is lost, on a line between points.
+    """Return the share of zeros at which this much accuracy is lost, by linear interpolation.
 
-    Accuracy that falls and comes back does not count.
+    It is the first such share: accuracy that recovers later does not count.
     """
     bound = curve[0] - loss
     zeros = [1 - percent / 100 for percent in KEPT_PERCENT]
@@ -89,3 +94,81 @@ def sparsity_at(curve: Sequence[float], loss: float) -> float:
             way = (curve[point - 1] - bound) / (curve[point - 1] - curve[point])
             return zeros[point - 1] + way * (zeros[point] - zeros[point - 1])
     return zeros[-1]
+
+
+# ---- all prunings of an evaluation
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A network and the order in which its weights are kept."""
+
+    network: str  # "<posterior> mean" or "<posterior> single"
+    by: str  # the posterior that gives the order
+    criterion: str  # one of those of `orders`
+    weights: Tensor  # [d]
+    orders: list[Tensor]  # one, or several whose curves are averaged
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}, {self.criterion} of {self.by}"
+
+
+def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
+    """Return the mean of every posterior by every criterion; and others by every posterior's σ.
+
+    These others are single networks, and the means of sets of networks other than the truth.
+    """
+    prunings = []
+    gaussians = space.gaussians["after"]
+    for by, gaussian in gaussians.items():
+        by_criterion = orders(gaussian, generator(seed, "random_order"))
+        for criterion, several in by_criterion.items():
+            prunings.append(Pruning(f"{by} mean", by, criterion, gaussian.mean, several))
+    for by, gaussian in gaussians.items():
+        order = [by_std(gaussian.std)]
+        for name in space.singles:
+            if name not in (by, space.truth):
+                prunings.append(Pruning(f"{name} mean", by, "std", gaussians[name].mean, order))
+        for name, single in space.singles.items():
+            prunings.append(Pruning(f"{name} single", by, "std", single, order))
+    return prunings
+
+
+def prune_all(
+    space: WeightSpace, data: Dataset, prunings: list[Pruning]
+) -> dict[str, dict[str, dict]]:
+    """Return {"all" or "alive": {name of the pruning: its curve and sparsities}}.
+
+    "alive" prunes only weights that are not behind dead pixels.
+    """
+    curves: dict[str, dict[str, dict]] = {"all": {}, "alive": {}}
+    num_networks = 2 * len(KEPT_PERCENT) * sum(len(pruning.orders) for pruning in prunings)
+    with progress_bar(num_networks, "pruning", unit="network") as bar:
+        for pruning in prunings:
+            alive = [without(order, ~space.alive) for order in pruning.orders]
+            for part, several in (("all", pruning.orders), ("alive", alive)):
+                accuracies = [
+                    accuracy_curve(
+                        space.network, pruning.weights, order, data.test_images, data.test_labels,
+                        bar.update,
+                    )
+                    for order in several
+                ]  # fmt: skip
+                curves[part][pruning.name] = describe_curve(pruning, accuracies)
+    return curves
+
+
+def describe_curve(pruning: Pruning, accuracies: list[list[float]]) -> dict:
+    """Average the curves of several orders."""
+    curve = np.mean(accuracies, axis=0).tolist()
+    described = {
+        "network": pruning.network,
+        "by": pruning.by,
+        "criterion": pruning.criterion,
+        "accuracy": curve,
+        "sparsity": {str(loss): sparsity_at(curve, loss) for loss in LOSSES},
+    }
+    if len(accuracies) > 1:
+        described["deviation"] = np.std(accuracies, axis=0, ddof=1).tolist()
+    return described

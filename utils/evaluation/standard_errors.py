@@ -1,47 +1,47 @@
-"""How uncertain the cells of Table 1 are.
+"""How uncertain the cells of the table are.
 
-Their errors have origins that are independent of each other: the test points, the weights that are
-drawn from Gaussians, and the samples of each method. One origin at a time is drawn once more while
-all else stays, and the errors add in squares. What rests on HMC's samples changes with them: their
-own column, the Gaussians that are fitted to them, and the truth that every column is held against.
+Their errors have independent origins: the test points, the weights drawn from Gaussians, and the
+samples of each posterior. One origin at a time is resampled while the others stay, and the errors
+add in squares. The samples of the truth change their own column, the Gaussians fitted to them, and
+what every other column is compared with.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from utils.evaluation.columns import ROWS, TRUTH, Column, draw_column, scores
-from utils.networks.network import Network
-from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.low_rank import LowRank
-from utils.posteriors.moments import Moments, block_of, merge_all
+from utils.evaluation.columns import SAMPLE, Column
+from utils.evaluation.metrics import Prediction, scores
+from utils.evaluation.predictions import PartPredictions, predict_draws
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Fit
 from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
 
-FEWEST_PARTS = 10  # for a bootstrap: one of 5 parts is wrong by a factor of 2 to 5 for the NLL
-Scores = dict[str, float]  # by row, of one column
+MIN_PARTS = 10  # for a bootstrap: with 5 parts it is wrong by a factor of 2 to 5 for the NLL
+Scores = dict[str, float]  # by metric, of one column
 
 
-# ---- parts once more
+# ---- resampling
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """Choices of parts, between which scores differ."""
+    """Choices of parts that scores are computed for."""
 
     choices: list[Tensor]  # the numbers of parts, each as often as it is chosen
     factor: float  # standard error / deviation between the choices
 
 
 def resample(num_parts: int, num_replicates: int, seed: int, *stream) -> Resampling:
-    """A bootstrap; of few parts the jackknife, which leaves out each in turn (Efron & Tibshirani).
+    """Return a bootstrap; for few parts the jackknife, which leaves out each in turn.
 
-    One part alone tells no error: it is NaN.
+    Of one part alone the error is unknown: NaN. See Efron & Tibshirani (1993).
     """
     if num_parts == 1:
         return Resampling([torch.zeros(1, dtype=torch.long)], float("nan"))
-    if num_parts < FEWEST_PARTS:
+    if num_parts < MIN_PARTS:
         parts = torch.arange(num_parts)
         others = [parts[parts != left_out] for left_out in range(num_parts)]
         return Resampling(others, (num_parts - 1) / num_parts**0.5)
@@ -55,21 +55,21 @@ def resample(num_parts: int, num_replicates: int, seed: int, *stream) -> Resampl
 def resample_chains(
     num_blocks: int, num_chains: int, num_replicates: int, seed: int, *stream
 ) -> list[Resampling]:
-    """Blocks of samples, which resemble their neighbours in a chain; and chains, if several.
+    """Resample blocks of samples, and whole chains if there are several.
 
-    Chains that have not mixed differ by more than the blocks within them tell.
+    Chains that have not mixed differ by more than the blocks within them show.
     """
-    found = [resample(num_blocks, num_replicates, seed, *stream)]
+    resamplings = [resample(num_blocks, num_replicates, seed, *stream)]
     if num_chains > 1:
         blocks = torch.arange(num_blocks).reshape(num_chains, -1)
         chains = resample(num_chains, num_replicates, seed, *stream, "chains")
         choices = [blocks[chosen].flatten() for chosen in chains.choices]
-        found.append(replace(chains, choices=choices))
-    return found
+        resamplings.append(replace(chains, choices=choices))
+    return resamplings
 
 
 def deviations(score: Callable[[Tensor], Scores], resamplings: list[Resampling]) -> Scores:
-    """Standard errors of what `score` makes of chosen parts, the largest of several ways."""
+    """Return the standard errors of scores of chosen parts, the largest of several resamplings."""
     errors = []
     for resampling in resamplings:
         rows = [score(chosen) for chosen in resampling.choices]
@@ -79,131 +79,95 @@ def deviations(score: Callable[[Tensor], Scores], resamplings: list[Resampling])
     return dict(zip(rows[0], torch.stack(errors).amax(0).tolist(), strict=True))
 
 
-# ---- Gaussians once more
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A Gaussian that is fitted to a method's samples, and how it is fitted to some blocks."""
-
-    method: str
-    again: Callable[[list[int]], Gaussian | LowRank]
-
-
-def refit_moments(blocks: list[Moments], chosen: list[int]) -> Gaussian:
-    """The mean-field Gaussian of some blocks, each as often as it is chosen."""
-    return merge_all([blocks[block] for block in chosen]).gaussian()
-
-
-def refit_low_rank(low_rank: LowRank, blocks: list[Moments], chosen: list[int]) -> LowRank:
-    """The low-rank Gaussian of some blocks of its samples.
-
-    Its mean is the blocks': a rank that is too small leaves out some ways in which it can move.
-    """
-    num_samples = len(low_rank.coordinates)
-    owners = [block_of(position, num_samples, len(blocks)) for position in range(num_samples)]
-    times = torch.tensor(chosen).bincount(minlength=len(blocks))
-    refitted = low_rank.resampled(times[owners].to(low_rank.mean.device))
-    return replace(refitted, mean=refit_moments(blocks, chosen).mean)
-
-
 # ---- the table's errors
 
 
 @dataclass(frozen=True)
 class TableErrors:
-    """Standard errors of a table's columns; `<method>_sample` is that of a method's samples."""
+    """Standard errors of all columns of a table."""
 
-    columns: dict[str, Column]
-    labels: Tensor
-    fits: dict[str, Fit]  # by column
-    num_chains: dict[str, int]  # by method that has samples
-    network: Network
-    images: Tensor
-    num_bootstraps: int
-    num_refits: int
-    refit_draws: int
-    seed: int
+    setting: Setting
+    predictions: dict[Column, PartPredictions]
+    fits: dict[Column, Fit]
+    num_chains: dict[str, int]  # by posterior, of those that are sets of samples
+    truth: Column
 
-    def table(self) -> dict[str, Scores]:
+    def table(self) -> dict[Column, Scores]:
         errors = {}
-        for name, column in self.columns.items():
+        for column in self.predictions:
             origins = [self.of_points(column)]
-            if column.mean_network is not None:
+            if column in self.fits:
                 origins.append(self.of_draws(column))
-            origins += [self.of_samples(name, m) for m in self.num_chains if self._rests(name, m)]
-            errors[name] = add_errors(*origins)
+            origins += [
+                self.of_samples(column, method)
+                for method in self.num_chains
+                if method in (column.method, self.truth.method)
+            ]
+            errors[column] = add_errors(*origins)
         return errors
 
     def of_points(self, column: Column) -> Scores:
-        """From the choice of test points."""
-        predicted, mean_network, truth = column.average(), column.mean_network, self._truth()
-
-        def score(points: Tensor) -> Scores:
-            points = points.to(self.labels.device)
-            at_mean = None if mean_network is None else mean_network[points]
-            return scores(predicted[points], at_mean, truth[points], self.labels[points])
-
-        count = len(self.labels)
-        return deviations(score, [resample(count, self.num_bootstraps, self.seed, "points")])
+        """Return the errors due to the choice of test points."""
+        prediction = self._compared(self.predictions[column])
+        points = len(self._labels)
+        resampling = resample(points, self._config.num_bootstraps, self._config.seed, "points")
+        return deviations(lambda chosen: scores(prediction.at(chosen)), [resampling])
 
     def of_draws(self, column: Column) -> Scores:
-        """From the choice of weights that are drawn from a Gaussian."""
-        count, truth = len(column.sizes), self._truth()
+        """Return the errors due to the weights drawn from a distribution."""
+        predictions = self.predictions[column]
+        count = len(predictions.sizes)
+        resampling = resample(count, self._config.num_bootstraps, self._config.seed, "draws")
+        return deviations(lambda chosen: scores(self._compared(predictions, chosen)), [resampling])
 
-        def score(chosen: Tensor) -> Scores:
-            return scores(self._part(column, chosen), column.mean_network, truth, self.labels)
+    def of_samples(self, column: Column, method: str) -> Scores:
+        """Return the errors due to the samples of a posterior that the column depends on.
 
-        return deviations(score, [resample(count, self.num_bootstraps, self.seed, "draws")])
-
-    def of_samples(self, name: str, method: str) -> Scores:
-        """From a method's samples, for a column that rests on them.
-
-        All refits draw their weights with the same noise, and differ in nothing but the fit.
+        All refits draw their weights with the same noise, so they differ in the fit alone.
         """
-        column, samples = self.columns[name], self.columns[f"{method}_sample"]
-        fit = self.fits.get(name)
-        fitted = fit is not None and fit.method == method
+        config, samples = self._config, Column(method, SAMPLE)
+        fit = self.fits.get(column)
+        refitted = fit is not None and fit.again is not None and column.method == method
+        sizes = self.predictions[samples].sizes.cpu()
+        unknown = dict.fromkeys(scores(self._compared(self.predictions[column])), float("nan"))
 
         def score(chosen: Tensor) -> Scores:
-            if fitted and samples.sizes.cpu()[chosen].sum() < 2:
-                return dict.fromkeys(ROWS, float("nan"))  # a single sample has no deviation
-            now = column
-            if fitted:
-                noise = generator(self.seed, "refit_noise")
-                now = draw_column(
-                    self.network, fit.again(chosen.tolist()), self.images, self.refit_draws, 1,
-                    noise,
-                )  # fmt: skip
-            predicted = self._part(column, chosen) if column is samples else now.average()
-            truth = self._part(samples, chosen) if method == TRUTH_METHOD else self._truth()
-            return scores(predicted, now.mean_network, truth, self.labels)
+            if refitted and sizes[chosen].sum() < 2:
+                return unknown  # a single sample has no deviation
+            changed = dict(self.predictions)
+            if refitted:
+                changed[column] = self._predict_again(fit, chosen)
+            resampled = {samples: chosen}
+            average = changed[column].average(resampled.get(column))
+            truth = changed[self.truth].average(resampled.get(self.truth))
+            return scores(Prediction(average, truth, self._labels, changed[column].mean_network))
 
-        replicates = self.num_refits if fitted else self.num_bootstraps
-        ways = resample_chains(
-            len(samples.sizes), self.num_chains[method], replicates, self.seed, method
+        if refitted and not config.num_refits:
+            return unknown
+        replicates = config.num_refits if refitted else config.num_bootstraps
+        resamplings = resample_chains(
+            len(sizes), self.num_chains[method], replicates, config.seed, method
         )
-        return deviations(score, ways)
+        return deviations(score, resamplings)
 
-    def _rests(self, name: str, method: str) -> bool:
-        """Whether a column would be another with other samples of this method."""
-        fit = self.fits.get(name)
-        return (
-            method == TRUTH_METHOD
-            or name == f"{method}_sample"
-            or (fit is not None and fit.method == method)
-        )
+    def _predict_again(self, fit: Fit, chosen: Tensor) -> PartPredictions:
+        return predict_draws(
+            self.setting.network, fit.again(chosen.tolist()), self.setting.data.test_images,
+            self._config.refit_draws, 1, generator(self._config.seed, "refit_noise"),
+        )  # fmt: skip
 
-    def _truth(self) -> Tensor:
-        return self.columns[TRUTH].average()
+    def _compared(self, predictions: PartPredictions, chosen: Tensor | None = None) -> Prediction:
+        return predictions.compared(self.predictions[self.truth], self._labels, chosen)
 
-    def _part(self, column: Column, chosen: Tensor) -> Tensor:
-        return column.average(chosen.to(column.parts.device))
+    @property
+    def _config(self):
+        return self.setting.config
 
-
-TRUTH_METHOD = TRUTH.removesuffix("_sample")
+    @property
+    def _labels(self) -> Tensor:
+        return self.setting.data.test_labels
 
 
 def add_errors(*errors: Scores) -> Scores:
-    """Errors of independent origins together."""
+    """Return the errors of independent origins together."""
     return {row: sum(each[row] ** 2 for each in errors) ** 0.5 for row in errors[0]}

@@ -9,5 +9,4 @@ low_rank         a Gaussian with covariances, up to a rank
 mixture          equal shares of several posteriors
 compact          q_r with the rebasin that it was fitted to
 files            open_posterior: read any of them from a directory
-sources          runs that an evaluation compares
 """

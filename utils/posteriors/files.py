@@ -17,12 +17,18 @@ import torch
 from torch import Tensor
 
 
-def open_posterior(path: Path) -> Posterior:
-    """Open what a method left in its run directory, or one of its files."""
+def open_posterior(path: Path, **thinning) -> Posterior:
+    """Open what a method left in its run directory, or one of its files.
+
+    `thinning` says which weight vectors of a samples.npy to use: `discard` and `most`.
+    """
     kind = _kind(path)
+    if kind == "Samples":
+        return open_samples(path, **thinning)
     if kind not in OPENERS:
         raise UserError(
-            f"{path} is a posterior of the unknown class {kind!r}; known are: {', '.join(OPENERS)}."
+            f"{path} is a posterior of the unknown class {kind!r}; known are: Samples, "
+            f"{', '.join(OPENERS)}."
         )
     return OPENERS[kind](path)
 
@@ -81,7 +87,6 @@ def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
 
 
 OPENERS: dict[str, Callable[[Path], Posterior]] = {
-    "Samples": open_samples,
     "Gaussian": open_gaussian,
     "LowRank": open_low_rank,
     "Mixture": open_mixture,

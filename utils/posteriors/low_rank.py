@@ -28,10 +28,18 @@ class LowRank:
     network: Network | None = None
     diagonal: Tensor | None = None  # [d]: deviations of independent noise, 0 without it
 
+    @property
+    def std(self) -> Tensor:
+        """The deviation of every weight [d]."""
+        none = torch.zeros_like(self.mean, dtype=torch.float64)
+        return sum((row.double().square() for row in self._rows()), none).sqrt().float()
+
     def variance(self) -> float:
         """Return the trace of Σ, the variance summed over weights."""
-        rows = self.factor if self.diagonal is None else [*self.factor, self.diagonal]
-        return sum(row.double().square().sum().item() for row in rows)
+        return sum(row.double().square().sum().item() for row in self._rows())
+
+    def _rows(self) -> list[Tensor]:
+        return [*self.factor] if self.diagonal is None else [*self.factor, self.diagonal]
 
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Yield `count` weight vectors, one after the other."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from utils.networks.network import Network
@@ -27,6 +28,22 @@ class Mixture:
         """Return the number of weight vectors, if all components are sets of them."""
         return sum(map(len, self.components))
 
+    def __iter__(self) -> Iterator[Tensor]:
+        return chain.from_iterable(self.components)
+
+    def __getitem__(self, position: int) -> Tensor:
+        for component in self.components:
+            if position < len(component):
+                return component[position]
+            position -= len(component)
+        raise IndexError(position)
+
+    @property
+    def num_chains(self) -> int:
+        """The number of chains in all components, or 1 if chains differ in length."""
+        lengths = {len(each) / each.num_chains for each in self.components}
+        return sum(each.num_chains for each in self.components) if len(lengths) == 1 else 1
+
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Yield equal shares of every component, to within one draw."""
         size = len(self.components)
@@ -48,6 +65,16 @@ class Mixture:
     def save_kind(self, directory: Path) -> None:
         """Mark a directory whose modes are written already."""
         save_kind(directory, "Mixture", self.network)
+
+
+def is_set(posterior: Posterior) -> bool:
+    """Return whether a posterior is a set of weight vectors rather than a distribution.
+
+    Sets have a length, items and num_chains.
+    """
+    if isinstance(posterior, Mixture):
+        return all(map(is_set, posterior.components))
+    return hasattr(posterior, "num_chains")
 
 
 def mode_directory(directory: Path, number: int) -> Path:

@@ -24,9 +24,13 @@ class Points:
     network: Network
 
     mean = None
+    num_chains = 1
 
     def __len__(self) -> int:
         return len(self.weights)
+
+    def __getitem__(self, position: int) -> Tensor:
+        return self.weights[position]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.weights)
@@ -62,14 +66,6 @@ class Samples:
     def num_chains(self) -> int:
         return len(self.indices)
 
-    def num_blocks(self, most: int) -> int:
-        """Return how many contiguous blocks to cut them into, so that none spans two chains.
-
-        There are at most `most` of them, but at least one of every chain.
-        """
-        each = min(max(most // self.num_chains, 1), self.indices.shape[1])
-        return self.num_chains * each
-
     def __getitem__(self, position: int) -> Tensor:
         """Read one weight vector from the disk; a mapping held open would fill the memory."""
         number = self.indices.flat[position]
@@ -91,6 +87,15 @@ class Samples:
 
     def save(self, directory: Path) -> None:
         Points(torch.stack(list(self)), self.network).save(directory)
+
+
+def num_blocks(samples, most: int) -> int:
+    """Return how many contiguous blocks to cut samples into, so that none spans two chains.
+
+    There are at most `most` of them, but at least one of every chain.
+    """
+    chains = samples.num_chains
+    return chains * min(max(most // chains, 1), len(samples) // chains)
 
 
 def draw_members(members, count: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """Diagnostics of a Markov chain, as the report shows them."""
 
-from utils.evaluation.diagnostics import LARGEST_RHAT, energy_balance, slow_groups
+from utils.evaluation.diagnostics import MAX_RHAT, energy_balance, slow_groups
 from utils.report.results import DAMAGED, Missing, RunResult
 from utils.report.tables import Table, number
 from utils.runs.progress import duration
@@ -63,7 +63,7 @@ def mixing_warning(run: RunResult) -> str:
     if not slow:
         return ""
     return (
-        f"The chain has not mixed in every respect: R-hat is above {LARGEST_RHAT} for "
+        f"The chain has not mixed in every respect: R-hat is above {MAX_RHAT} for "
         f"{', '.join(slow)}. A longer chain may change what depends on these."
     )
 

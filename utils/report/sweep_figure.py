@@ -19,7 +19,7 @@ PANELS_PER_ROW = 4
 MARKS = ("best at each value", "best run", "no value")
 
 
-class Metric(NamedTuple):
+class Objective(NamedTuple):
     """The metric as it is drawn."""
 
     label: str
@@ -56,7 +56,7 @@ def sweep_figure(source: Path) -> Figure:
     return _panels(settings, metric)
 
 
-def _metric(results: dict) -> Metric:
+def _metric(results: dict) -> Objective:
     """Choose how to draw the metric.
 
     A loss with a wide range has a log scale, so that one bad run does not hide the differences
@@ -68,7 +68,7 @@ def _metric(results: dict) -> Metric:
     log = bool(losses.size and losses.min() > 0 and losses.max() >= WIDE_METRIC * losses.min())
     if log and sign == -1:
         name, sign, values = f"−{name}", 1, -values
-    return Metric(f"{name} ({'low' if sign == 1 else 'high'} is good)", values, sign, log)
+    return Objective(f"{name} ({'low' if sign == 1 else 'high'} is good)", values, sign, log)
 
 
 def _levels(values: list) -> list[str]:
@@ -84,7 +84,7 @@ def _is_number(value) -> bool:
 # ---- two settings
 
 
-def _heat_map(names: list[str], levels: list, grid: np.ndarray, metric: Metric) -> Figure:
+def _heat_map(names: list[str], levels: list, grid: np.ndarray, metric: Objective) -> Figure:
     """Draw the metric in the cell of each pair of values, with a frame around the best."""
     rows, columns = grid.shape
     figure, ((axis,),) = panels(1, 1, width=2.2 + 0.7 * columns, height=1.2 + 0.4 * rows)
@@ -112,7 +112,7 @@ def _heat_map(names: list[str], levels: list, grid: np.ndarray, metric: Metric) 
 # ---- any number of settings
 
 
-def _panels(settings: dict[str, list], metric: Metric) -> Figure:
+def _panels(settings: dict[str, list], metric: Objective) -> Figure:
     columns = min(len(settings), PANELS_PER_ROW)
     figure, axes = panels(-(-len(settings) // columns), columns, height=3)
     axes = list(axes.flat)
@@ -141,7 +141,7 @@ def _places(axis: Axes, values: list) -> np.ndarray:
     return np.array([names.index(str(value)) for value in values])
 
 
-def _draw_runs(axis: Axes, places: np.ndarray, metric: Metric) -> None:
+def _draw_runs(axis: Axes, places: np.ndarray, metric: Objective) -> None:
     """Draw the runs, the best of them, and at the bottom those that have no value."""
     known = metric.known
     axis.plot(places[known], metric.values[known], "o", color=BLUE, markersize=4, alpha=0.7)

@@ -12,6 +12,8 @@ from utils.runs.files import read_mapping
 
 import yaml
 
+NEWEST, NONE = "newest", "none"  # what options that take a run accept besides a path
+
 
 def run_directory(config, kind: str) -> Path:
     name = config.config_name if config.config_name != kind.lower() else ""
@@ -76,6 +78,32 @@ class PastRun:
         details = [sizes, f"{num_train} training images" if num_train else ""]
         details = ", ".join(filter(None, details))
         return f"{self.directory}{f' ({details})' if details else ''}"
+
+
+def locate(
+    config, given: str, kind: str, script: str, like: PastRun | None = None, optional: bool = False
+) -> Path | None:
+    """Return the path that the option of a script asks for: a run of this kind, or None.
+
+    The option is named after the kind. NEWEST asks for the batch's finished run of the kind, which
+    must match `like`; NONE for none.
+    """
+    if given == NONE:
+        return None
+    if given == NEWEST:
+        return find_run(config, kind, script, f"--{kind.lower()}", like, optional)
+    return existing(config, given)
+
+
+def existing(config, given: str) -> Path:
+    """Return a path that a user gave; refuse one that is missing or a run on another data set."""
+    path = Path(given)
+    if not path.exists():
+        raise UserError(f"{path} does not exist.")
+    dataset = PastRun(path).dataset or config.dataset
+    if dataset != config.dataset:
+        raise UserError(f"{path} is a run on {dataset}: give --dataset {dataset}.")
+    return path
 
 
 def find_run(

@@ -1,7 +1,10 @@
 """The paper's tables show what the result files say."""
 
 from papers.compact.tables import (
+    METHODS,
     check_tables,
+    names_of,
+    other_metrics,
     published_table1,
     reference_table,
     score_numbers,
@@ -9,6 +12,7 @@ from papers.compact.tables import (
     sparsity_summary,
     sparsity_table,
 )
+from utils.evaluation.metrics import METRICS, Metric
 from utils.report.tables import Table
 
 import pytest
@@ -91,12 +95,13 @@ def test_scores_have_errors_and_the_papers_value():
         "vi": {"agreement": 0.01, "nll": None, "sample_accuracy": 0.01},
         "hmc_low_rank": {"nll": 0.25},
     }
-    published, rows = {"vi": {"agreement": 0.9885}}, ("agreement", "nll", "sample_accuracy")
-    assert score_table(table, errors, published, rows).rows == [
+    published = {"vi": {"agreement": 0.9885}}
+    metrics = [METRICS[name] for name in ("agreement", "nll", "sample_accuracy")]
+    assert score_table(table, errors, published, metrics, METHODS).rows == [
         ["VI q", "0.9800 ± 0.0100\npaper 0.9885", "– ± –", "0.00 ± 1.00"],
         ["HMC q_r, low rank", "–", "0.5000 ± 0.2500", "–"],
     ]
-    head, body = score_numbers(table, errors, published, rows[:1])
+    head, body = score_numbers(table, errors, published, metrics[:1], METHODS)
     assert head == ["posterior", "agreement", "agreement ±", "agreement paper"]
     assert body == [["VI q", 0.98, 0.01, 0.9885], ["HMC q_r, low rank", None, None, None]]
 
@@ -124,8 +129,37 @@ def test_samples_that_are_not_hmcs_are_not_called_so():
     assert not any("HMC" in cell or "sampler" in cell for cell in cells)
     assert "NO: exact samples would not" in cells
     scores = {"hmc_sample": {"nll": 1.0}, "hmc_rebased": {"nll": 1.0}, "vi": {"nll": 1.0}}
-    rows = score_table(scores, scores, {}, ("nll",), "samples").rows
-    assert [row[0] for row in rows] == ["samples", "q_r", "VI q"]
+    names = names_of({"label": "samples"})
+    rows = score_table(scores, scores, {}, [METRICS["nll"]], names).rows
+    assert [row[0] for row in rows] == ["samples", "samples q_r", "VI q"]
+
+
+def test_posteriors_are_called_what_the_evaluation_calls_them():
+    found = {key: value for key, value in DIAGNOSTICS.items() if not key.startswith("halves")}
+    found |= {
+        "label": "chain", "names": {"sghmc": "chain", "swag": "SWAG, long"},
+        "halves_of_sghmc": {"agreement": 0.95, "total_variation": 0.0625},
+        "dead_pixels_swag": {"std": 0.5, "root_mean_square": 0.1},
+        "average_std": {"after": {"sghmc": {"alive": 0.98}, "swag": {"alive": 0.25}}},
+    }  # fmt: skip
+    deviations = rows_of(found, "Standard deviations of the weights")
+    assert deviations == {
+        "chain": ["–", "0.980", "–", "50.0 %"], "SWAG, long": ["–", "0.250", "–", "–"],
+    }  # fmt: skip
+    others = rows_of(found, "Other checks")
+    assert others["SWAG, long: average σ of dead pixels' weights (prior: 1)"] == ["0.5000"]
+    scores = {"sghmc_rebased": {"nll": 1.0}, "swag": {"nll": 1.0}}
+    rows = score_table(scores, scores, {}, [METRICS["nll"]], found["names"]).rows
+    assert [row[0] for row in rows] == ["chain q_r", "SWAG, long q"]
+
+
+def test_a_new_metric_stands_beside_likelihood_and_calibration(monkeypatch):
+    score = Metric("sharpness", "sharpness", lambda p: 0.5, higher_is_better=True, percent=True)
+    monkeypatch.setitem(METRICS, "sharpness", score)
+    scores = {"hmc_sample": {"sharpness": 0.5}}
+    table = score_table(scores, scores, {}, other_metrics(), METHODS)
+    assert table.head[-1] == "sharpness (%) ↑"
+    assert table.rows[0][-1] == "50.00 ± 50.00"
 
 
 def test_pruned_shares():

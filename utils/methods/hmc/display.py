@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from utils.evaluation.diagnostics import LARGEST_RHAT, slow_groups
+from utils.evaluation.diagnostics import MAX_RHAT, slow_groups
 from utils.methods.hmc.adaptation import HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.record import ChainRecord, Schedule
@@ -115,7 +115,7 @@ def warnings(
     slow = slow_groups(summary["diagnostics"])
     if slow:
         yield (
-            f"The chain has not mixed in every respect: R-hat is above {LARGEST_RHAT} for "
+            f"The chain has not mixed in every respect: R-hat is above {MAX_RHAT} for "
             f"{', '.join(slow)}. Give more --num_samples, or --num_chains."
         )
     violations, steps = summary["violations"], summary["leapfrog_steps"]

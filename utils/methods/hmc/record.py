@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from utils.evaluation.diagnostics import FEWEST_DRAWS, Quantities, diagnose_all
+from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc.adaptation import StepSizeAdaptation
 from utils.methods.hmc.chains import Chains, Transition
@@ -243,7 +243,7 @@ class ChainRecord:
         self._diagnosed, schedule = time.monotonic(), self._schedule
         self.run.save_figure("chain", figures.chain(self.run.path("metrics.jsonl")))
         stored = schedule.stored(iteration)
-        if stored < FEWEST_DRAWS:
+        if stored < MIN_DRAWS:
             return {}
         measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
         draws = measured.reshape(schedule.num_chains, schedule.num_samples, -1)[:, :stored]

@@ -1,0 +1,85 @@
+"""What posteriors predict on the test images, in parts that standard errors resample."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from utils.evaluation.metrics import Prediction
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.moments import block_of
+from utils.posteriors.posterior import Posterior
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PartPredictions:
+    """Average predictions of parts of a posterior's samples or draws."""
+
+    parts: Tensor  # [parts, N, classes], float64
+    sizes: Tensor  # [parts]: samples in each
+    mean_network: Tensor | None = None  # [N, classes]: of the network at the mean, if it has one
+
+    def average(self, chosen: Tensor | None = None) -> Tensor:
+        """Return the average [N, classes] over all samples, or over those of the chosen parts."""
+        sizes = self.sizes.double()
+        if chosen is not None:
+            sizes = sizes * torch.bincount(chosen.to(sizes.device), minlength=len(sizes))
+        return torch.einsum("p,pnc->nc", sizes / sizes.sum(), self.parts)
+
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Return the averages [N, classes] over the first and the second half of the parts."""
+        numbers = torch.arange(len(self.sizes), device=self.parts.device)
+        first = numbers < len(numbers) // 2
+        return self.average(numbers[first]), self.average(numbers[~first])
+
+    def compared(
+        self, truth: "PartPredictions", labels: Tensor, chosen: Tensor | None = None
+    ) -> Prediction:
+        """Return what metrics score: the average, or that of the chosen parts, beside the truth."""
+        return Prediction(self.average(chosen), truth.average(), labels, self.mean_network)
+
+
+class PartAverages:
+    """Averages of a stream of predictions over contiguous parts, in float64."""
+
+    def __init__(self, num_samples: int, num_parts: int):
+        self._num_samples, self._num_parts = num_samples, min(num_parts, num_samples)
+        self._sums, self._sizes = [None] * self._num_parts, [0] * self._num_parts
+        self._count = 0
+
+    def add(self, probabilities: Tensor) -> None:
+        part = block_of(self._count, self._num_samples, self._num_parts)
+        before = self._sums[part]
+        self._sums[part] = probabilities if before is None else before + probabilities
+        self._sizes[part] += 1
+        self._count += 1
+
+    def predictions(self, mean_network: Tensor | None = None) -> PartPredictions:
+        sizes = torch.tensor(self._sizes, device=self._sums[0].device)
+        parts = torch.stack(self._sums) / sizes[:, None, None]
+        return PartPredictions(parts, sizes, mean_network)
+
+
+def predict_samples(
+    network: Network, samples: Iterable[Tensor], count: int, images: Tensor, num_parts: int
+) -> PartPredictions:
+    """Predict with each of `count` weight vectors."""
+    parts = PartAverages(count, num_parts)
+    for weights in samples:
+        parts.add(class_probabilities(network, weights.to(images.device), images))
+    return parts.predictions()
+
+
+def predict_draws(
+    network: Network, posterior: Posterior, images: Tensor, num_draws: int, num_parts: int,
+    random: torch.Generator,
+) -> PartPredictions:  # fmt: skip
+    """Predict with weights drawn from a distribution, and with the network at its mean."""
+    drawn = posterior.draw(num_draws, random)
+    predictions = predict_samples(network, drawn, num_draws, images, num_parts)
+    if posterior.mean is None:
+        return predictions
+    at_mean = class_probabilities(network, posterior.mean.to(images.device), images)
+    return PartPredictions(predictions.parts, predictions.sizes, at_mean)

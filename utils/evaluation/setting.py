@@ -1,0 +1,95 @@
+"""What all parts of an evaluation share: its settings, the data, and matchers made from them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from utils.data.datasets import Dataset
+from utils.evaluation.alignment import Blocks
+from utils.evaluation.weight_study import (
+    alive_weights,
+    choose_watched,
+    dead_weights,
+    weight_groups,
+)
+from utils.networks.network import Network
+from utils.posteriors.samples import num_blocks
+from utils.runs.config import Config, option
+from utils.symmetry.matching import Matcher, make_matcher
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Config):
+    num_draws: int = option(100, "weights drawn from each Gaussian for its predictions", minimum=1)
+    by_activation: bool = option(True, "rebase by activation; no: by weight")
+    num_match_images: int | None = option(
+        None, "training images to match activations on; none: all", minimum=1
+    )
+    rank: int = option(250, "largest rank of the low-rank Gaussian; 0: leave it out", minimum=0)
+    num_blocks: int = option(20, "contiguous blocks of samples, or draws, to resample", minimum=2)
+    num_bootstraps: int = option(200, "resamplings behind each standard error", minimum=2)
+    num_refits: int = option(
+        40,
+        "Gaussians refitted to resampled blocks; 0: no standard errors of fitted Gaussians, and "
+        "less memory",
+        minimum=0,
+    )
+    refit_draws: int = option(20, "weights drawn from each refitted Gaussian", minimum=1)
+    num_references: int = option(
+        5, "samples that the others are rebased to in the study of references", minimum=1
+    )
+    study_samples: int = option(
+        100, "samples in the studies of references and of the prior, evenly spaced", minimum=2
+    )
+    study_images: int = option(
+        10000, "training images to match on in the studies and for the mean reference", minimum=1
+    )
+    mean_rounds: int = option(
+        3,
+        "rounds of rebasing the study's samples to their own mean; 0: leave that reference out",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    network: Network
+    data: Dataset
+    config: EvaluationConfig
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.test_images.device
+
+    @cached_property
+    def groups(self) -> dict[str, Tensor]:
+        """Masks [d] of the groups of weights."""
+        return weight_groups(self.network, dead_weights(self.network, self.data.train_images))
+
+    @cached_property
+    def watched(self) -> dict[str, Tensor]:
+        """Indices of some weights of every group."""
+        return choose_watched(self.groups, self.config.seed)
+
+    @property
+    def alive(self) -> Tensor:
+        """The mask [d] of the weights that are not behind dead pixels."""
+        return alive_weights(self.groups)
+
+    def matcher_for(self, reference: Tensor) -> Matcher:
+        return self._matcher(reference, self.config.num_match_images)
+
+    def study_matcher_for(self, reference: Tensor) -> Matcher:
+        """Return a matcher that uses fewer images."""
+        return self._matcher(reference, self.config.study_images)
+
+    def _matcher(self, reference: Tensor, num_images: int | None) -> Matcher:
+        method = "activation" if self.config.by_activation else "weight"
+        return make_matcher(method, self.network, reference, self.data.train_images[:num_images])
+
+    def blocks_of(self, samples) -> Blocks:
+        """Return how many blocks of these samples to keep; of moments only where they are used."""
+        count = num_blocks(samples, self.config.num_blocks)
+        return Blocks(count, count if self.config.num_refits else 1)
