@@ -4,6 +4,7 @@ import json
 import math
 
 import MNIST_HMC
+from tests.networks.toy_networks import GroupedConvNet
 from tests.toy_chains import TOY, WEIGHTS, records
 from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.diagnostics import rhat
@@ -18,7 +19,7 @@ from utils.networks.registry import load_network
 from utils.posteriors.prior import Prior
 from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
-from utils.runs.run import Run
+from utils.runs.run import Run, open_run
 
 import numpy as np
 import pytest
@@ -138,6 +139,31 @@ def test_violations_are_summed_up_and_told_when_many(script, tmp_path, monkeypat
     told = f"overlooked points 24 times in {summary['leapfrog_steps']} steps"
     assert (told in process.stdout) == (each == 1)
     assert ("raise --safe_margin from 18, or give --force active" in process.stdout) == (each == 1)
+
+
+class DescribedConvNet(GroupedConvNet):
+    def describe(self) -> dict:
+        return {"network": self.name}
+
+
+def test_a_network_without_closed_forms_is_sampled_with_lists(tmp_path, monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    patterns = 3 * torch.randn(3, 2, 5, 5, generator=random)
+    labels = torch.randint(3, (1000,), generator=random)
+    images = patterns[labels] + torch.randn(1000, 2, 5, 5, generator=random)
+    data = Dataset("toy", images[:800], labels[:800], images[800:], labels[800:])
+    config = MNIST_HMC.HMCConfig(
+        out_dir=str(tmp_path), num_samples=4, num_burnin=4, num_steps=60, step_size=0.005,
+        start="initialisation", wandb="disabled",
+    )  # fmt: skip
+    run = open_run(config, "HMC", torch.device("cpu"))
+    monkeypatch.setattr(Run, "save_figure", lambda *arguments: None)  # seconds each
+    problem = Problem(DescribedConvNet(), data, Prior(), torch.device("cpu"))
+    MNIST_HMC.run_chains(config, problem, ALONE, run)
+    assert json.loads(run.path("summary.json").read_text())["test_accuracy"] > 0.95
+    trace = records(run.directory)
+    assert sum(record["accepted"] for record in trace[4:]) >= 2
+    assert np.mean([record["list_rows"] for record in trace]) < 200  # of 800 images
 
 
 @pytest.mark.parametrize("start", ["anchored", "initialisation"])

@@ -77,7 +77,7 @@ class ChainRecord:
         self.run, self._network, self._data, self._schedule = run, network, data, schedule
         self._checkpoint_seconds = checkpoint_seconds
         self._quantities = Quantities(network, data.test_labels, seed)
-        shape = (len(data.test_labels), data.num_classes)
+        shape = (len(data.test_labels), network.num_classes)
         saved = run.load_checkpoint(
             weights=(schedule.num_chains, network.num_weights), probability_sum=shape,
             adaptations=(schedule.num_chains, len(StepSizeAdaptation._fields)),
