@@ -81,7 +81,9 @@ class EvalConfig(EvaluationConfig):
     hmc: str = option(NEWEST, "run of HMC; newest: the batch's finished one; none", changeable=True)
     ensemble: str = option(NEWEST, "run of the ensemble, newest, or none", changeable=True)
     vi: str = option(NEWEST, "run of VI, newest, or none", changeable=True)
-    posteriors: list[str] = option([], "more posteriors, each as name=PATH", changeable=True)
+    posteriors: list[str] = option(
+        [], "more posteriors under names of your choice", metavar="NAME=PATH", changeable=True
+    )
     samples: str | None = option(None, "samples.npy beside network.json, in place of HMC's")
     truth: str = option("hmc", "name of the posterior that all others are compared with")
     discard: float = option(0.0, "share of the truth's chains left out at their start", minimum=0)

@@ -179,3 +179,9 @@ def test_a_run_of_a_wandb_agent_has_a_directory_of_its_own():
     assert (loaded.run_name, loaded.run_batch_name, loaded.resume) == ("r9", "sweep-s1", True)
     named = load("--run_name", "mine", "--run_batch_name", "monday", "--overwrite")
     assert (named.run_name, named.run_batch_name, named.overwrite) == ("mine-r9", "monday", True)
+
+
+def test_a_setting_that_an_earlier_version_did_not_have_was_its_default():
+    recorded = {k: v for k, v in vars(load()).items() if k not in ("mode", "hidden_sizes")}
+    assert changes(load(), recorded) == []
+    assert changes(load("--mode", "b"), recorded) == ["mode was a and is b"]

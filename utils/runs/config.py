@@ -124,14 +124,16 @@ class PermutationConfig(TrainingConfig):
 def changed_fields(config, recorded: dict) -> dict[str, tuple]:
     """Return {name: (recorded, now)} of the settings that make this another run.
 
-    Left out are settings that may change, and numbers that may grow and have grown.
+    Left out are settings that may change, and numbers that may grow and have grown. A setting that
+    an earlier version did not have counts as recorded with its default.
     """
     now, left_out = asdict(config), ["config", *grown_fields(config, recorded)]
+    recorded = asdict(type(config)()) | recorded
     fixed = [f.name for f in fields(config) if not f.metadata["changeable"]]
     return {
-        name: (recorded.get(name), now[name])
+        name: (recorded[name], now[name])
         for name in fixed
-        if name not in left_out and recorded.get(name) != now[name]
+        if name not in left_out and recorded[name] != now[name]
     }
 
 
