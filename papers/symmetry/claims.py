@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
-from utils.report.results import Results
+from utils.report.results import Missing, Results
 
 import yaml
 
@@ -80,6 +80,34 @@ def shapes_match(results: Results) -> Finding:
     return Finding(
         HOLDS if close == len(paper) else PARTLY if 2 * close >= len(paper) else FAILS,
         f"The paper's in brackets, read off its figure: {told}.",
+    )
+
+
+@claim(
+    "Every unit of a layer holds the layer's largest weight equally often, as the exact posterior "
+    "has it; but most approximations do not respect that, HMC included.",
+    source="Corollary, poster",
+    criterion="holds if independent networks pass the test of equal frequencies in every layer "
+    f"(p > {SIGNIFICANT}, corrected for the number of tests), and chains do not pass it; in part "
+    "if independent networks pass, but chains are worth too few draws to tell",
+    kinds=("symmetry_marginals",),
+)
+def units_are_exchangeable(results: Results) -> Finding:
+    smallest, told = {True: [], False: []}, []
+    for name, result in results.json("symmetry_marginals", "marginals.json").items():
+        tests = [views["as they are"] for views in result["groups"].values()]
+        p = min(1.0, len(tests) * min(test["p"] for test in tests))
+        smallest[result["independent"]].append(p)
+        draws, total = tests[0]["effective_draws"], sum(tests[0]["counts"])
+        told.append(f"{name}: p = {p:.3g}, {total} networks worth {draws:.1f} draws of the label")
+    if not smallest[True]:
+        raise Missing("There are no independent networks among the posteriors")
+    pass_test = min(smallest[True]) > SIGNIFICANT
+    chains_fail = bool(smallest[False]) and max(smallest[False]) < SIGNIFICANT
+    return Finding(
+        (HOLDS if chains_fail else PARTLY) if pass_test else FAILS,
+        f"{'; '.join(told)}. Shuffling the units of each network makes any sampler pass, so this "
+        "tests whether a sampler changes the order of units, not how well it samples functions.",
     )
 
 

@@ -1,8 +1,9 @@
 """The figures on symmetry, each drawn from a run's result file, with its title and caption."""
 
+import json
 from pathlib import Path
 
-from utils.report.figures import BLUE, panels
+from utils.report.figures import BLUE, ORANGE, panels
 from utils.report.paper import figure
 
 import numpy as np
@@ -28,4 +29,32 @@ def toy(source: Path) -> Figure:
         axis.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
         axis.set(xlabel="weight of unit 1")
     axes[0].set(ylabel="weight of unit 2")
+    return drawn
+
+
+@figure(
+    "symmetry_marginals",
+    "marginals.json",
+    title="Which hidden unit holds the largest weight",
+    caption="In how many networks each unit of the first hidden layer holds the layer's largest "
+    "incoming weight: as the networks are, with the units of each network shuffled, and after "
+    "rebasin to the first network. The line is the same share for all units. χ² is corrected for "
+    "the correlation of a chain's draws.",
+)
+def marginals(source: Path) -> Figure:
+    """Draw the check of the corollary, as on the paper's poster."""
+    results = json.loads(Path(source).read_text())
+    firsts = {name: next(iter(result["groups"].values())) for name, result in results.items()}
+    views = list(next(iter(firsts.values())))
+    drawn, axes = panels(len(firsts), len(views), width=2.9, height=2.2)
+    for row, (name, tests) in zip(axes, firsts.items(), strict=True):
+        for axis, view in zip(row, views, strict=True):
+            test = tests[view]
+            counts = np.array(test["counts"])
+            axis.bar(np.arange(len(counts)), counts, width=1.0, color=BLUE)
+            axis.axhline(counts.mean(), color=ORANGE, linewidth=1)
+            axis.set_title(f"{view}: χ² = {test['corrected_chi_square']:.1f}, p = {test['p']:.2g}")
+        row[0].set(ylabel=f"{name}: networks")
+    for axis in axes[-1]:
+        axis.set(xlabel="hidden unit")
     return drawn

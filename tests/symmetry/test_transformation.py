@@ -131,6 +131,25 @@ def test_a_stack_is_transformed_row_by_row(network):
         assert torch.equal(moved[a, b], transformation.apply(stack[a, b]))
 
 
+def test_a_stack_of_elements_acts_on_each_network_alone(network):
+    first, second = (random_transformation(network, random(k), stack=(3,)) for k in (1, 2))
+    weights = torch.stack([weights_for(network, seed) for seed in range(3)])
+    both, back = first.then(second), first.inverse()
+    for k in range(3):
+        alone = [each.member(k) for each in (first, second)]
+        for stacked, single in (
+            (first, alone[0]), (both, alone[0].then(alone[1])), (back, alone[0].inverse())
+        ):  # fmt: skip
+            torch.testing.assert_close(stacked.apply(weights)[k], single.apply(weights[k]))
+            assert torch.equal(stacked.to_row()[k : k + 1].flatten(), single.to_row())
+    if network.groups:
+        moved = first.apply(weights[0])
+        torch.testing.assert_close(moved[2], first.member(2).apply(weights[0]))
+        check_same_function(network, weights, first.apply(weights))
+        with pytest.raises(ValueError, match="Stacks of"):
+            first.then(random_transformation(network, random(1), stack=(2,)))
+
+
 def test_weights_are_left_alone(network):
     weights = weights_for(network)
     random_transformation(network, random(1)).apply(weights)

@@ -9,4 +9,5 @@ low_rank         a Gaussian with covariances, up to a rank
 mixture          equal shares of several posteriors
 compact          q_r with the rebasin that it was fitted to
 files            open_posterior: read any of them from a directory
+members          all weight vectors of a set of networks, in memory
 """

@@ -4,6 +4,7 @@ permutation      the permutation of one group of units: cycles, NoT, uniform dra
 transformation   an element of the group: permute, scale, flip signs; compose and invert
 mass             the L2 mass of networks, and its minimum over scales
 normal_forms     unit norm, unit variance, minimum mass, signs, sorting
+unit_order       which unit holds the largest weight, and how orders change
 matching         matchers: the permutation that aligns a network to a reference
 rebasin          move networks to a normal form, check their function, iterate the mean
 paths            the line between two networks, and the loss barrier on it

@@ -230,12 +230,15 @@ def from_row(network: Network, row: Tensor) -> Transformation:
 
 
 def random_transformation(
-    network: Network, random: torch.Generator, log_scale: float = 0.5
+    network: Network, random: torch.Generator, log_scale: float = 0.5, stack: tuple[int, ...] = ()
 ) -> Transformation:
-    """Draw an element of the full group: uniform permutations and signs, log-normal scales."""
+    """Draw an element of the full group: uniform permutations and signs, log-normal scales.
+
+    With `stack` (K,), a stack of K elements is drawn.
+    """
     drawn = Transformation(network)
     for name, group in network.groups.items():
-        units = network.units(name)
+        units = (*stack, *network.units(name))
         drawn.permutations[name] = torch.rand(units, generator=random).argsort(-1)
         if group.kind == RELU:
             normal = torch.randn(units, generator=random, dtype=torch.float64)

@@ -1,0 +1,148 @@
+"""Which hidden unit holds the largest weight? Under the exact posterior each does equally often.
+
+The corollary of Laurent et al. (2024), and its check on their poster: the marginals of all units of
+a layer are the same. Counted over independent networks and over the draws of chains: as they are,
+with each network's units shuffled, and after rebasin to the first network. Shuffling makes any
+sampler pass, so what is tested is whether a sampler changes the order of units. Weights that the
+data leave open, as those behind dead pixels, can hide that it does not; --key last_layer compares
+units by weights that matter.
+
+    python symmetry_marginals.py                        the batch's newest HMC and ensemble runs
+    python symmetry_marginals.py --posteriors DE=runs/default/sgd-MNIST-optunet HMC=runs/laptop/…
+
+Takes seconds to minutes. Leaves in its run directory marginals.json, the figure marginals.png and
+.pdf, and summary.json.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from papers.symmetry import claims, figures
+from utils.evaluation.candidates import named_paths
+from utils.posteriors.members import Members, open_members
+from utils.report.paper import print_verdicts
+from utils.report.tables import print_table
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.errors import UserError
+from utils.runs.lookup import find_run, identify
+from utils.runs.progress import progress_bar
+from utils.runs.run import open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.matching import WeightMatcher
+from utils.symmetry.normal_forms import KEYS
+from utils.symmetry.rebasin import move
+from utils.symmetry.transformation import random_transformation
+from utils.symmetry.unit_order import largest_units, uniformity
+
+import torch
+from torch import Tensor
+
+KIND = "symmetry_marginals"
+VIEWS = ("as they are", "shuffled", "rebased")
+SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginalsConfig(Config):
+    posteriors: list[str] = option(
+        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
+        "runs", metavar="NAME=PATH", changeable=True,
+    )  # fmt: skip
+    key: str = option(
+        "largest", "what the unit is chosen by: the largest of its incoming |w| as in the paper, "
+        "their norm or mean, or its weight to the first class", choices=KEYS,
+    )  # fmt: skip
+
+
+def main(config: MarginalsConfig) -> None:
+    paths = find_posteriors(config)
+    inputs = {name: identify(path) for name, path in paths.items()}
+    run = open_run(config, KIND, choose_device(config.device), inputs)
+    if run.finished:
+        return
+    results = {
+        name: study(open_members(path), name, config.seed, config.key)
+        for name, path in paths.items()
+    }
+    run.save_json("marginals.json", results)
+    figures.marginals.save(run)
+    run.finish(without_counts(results))
+    print_results(results)
+    print_verdicts(run, claims.units_are_exchangeable)
+    print(f"Saved in {run.directory}")
+
+
+def find_posteriors(config: MarginalsConfig) -> dict[str, Path]:
+    if config.posteriors:
+        return named_paths(config, config.posteriors)
+    return {
+        kind: find_run(config, kind, script, "--posteriors") for kind, script in SCRIPTS.items()
+    }
+
+
+def study(members: Members, name: str, seed: int, key: str) -> dict:
+    """Return the test of every group of units in every view of a posterior."""
+    network, groups = members.network, {}
+    if not network.groups:
+        raise UserError(f"{name} is of the network {network}, which has no hidden units.")
+    views = dict(views_of(members, name, seed))
+    for group in network.groups:
+        size = math.prod(network.units(group))
+        groups[group] = {
+            view: uniformity(largest_units(network, weights, group, key).numpy(), size)
+            for view, weights in views.items()
+        }
+    return {"independent": members.independent, "groups": groups}
+
+
+def views_of(members: Members, name: str, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights as they are, shuffled, and rebased to the first network."""
+    yield VIEWS[0], members.weights
+    rows = members.weights.flatten(0, 1)
+    orders = random_transformation(
+        members.network, generator(seed, "shuffle", name), log_scale=0, stack=(len(rows),)
+    )
+    yield VIEWS[1], orders.apply(rows).view_as(members.weights)
+    matcher = WeightMatcher(members.network, rows[0])
+    with progress_bar(len(rows), f"rebasin of {name}", unit="network") as bar:
+        rebased = []
+        for row in rows:
+            rebased.append(move(row, matcher(row).transformation))
+            bar.update()
+    yield VIEWS[2], torch.stack(rebased).view_as(members.weights)
+
+
+def without_counts(results: dict) -> dict:
+    """Leave only the numbers that fit a summary."""
+    return {
+        f"{name}/{group}/{view}": {key: test[key] for key in test if key != "counts"}
+        for name, result in results.items()
+        for group, views in result["groups"].items()
+        for view, test in views.items()
+    }
+
+
+def print_results(results: dict) -> None:
+    rows = [
+        ["posterior", "units", "view", "χ²", "draws worth", "corrected χ²", "p", "largest share"]
+    ]
+    for name, result in results.items():
+        for group, views in result["groups"].items():
+            for view, test in views.items():
+                share = max(test["counts"]) / sum(test["counts"])
+                rows.append([
+                    name, f"{len(test['counts'])} of {group}", view, f"{test['chi_square']:.1f}",
+                    f"{test['effective_draws']:.1f}", f"{test['corrected_chi_square']:.1f}",
+                    f"{test['p']:.4f}", f"{share:.3f}",
+                ])  # fmt: skip
+    print_table(rows)
+
+
+CONFIG = MarginalsConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
