@@ -61,12 +61,13 @@ class MarginalsConfig(Config):
 def main(config: MarginalsConfig) -> None:
     paths = find_posteriors(config)
     inputs = {name: identify(path) for name, path in paths.items()}
+    posteriors = {name: open_members(path) for name, path in paths.items()}
+    check_units(posteriors)
     run = open_run(config, KIND, choose_device(config.device), inputs)
     if run.finished:
         return
     results = {
-        name: study(open_members(path), name, config.seed, config.key)
-        for name, path in paths.items()
+        name: study(members, name, config.seed, config.key) for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
     figures.marginals.save(run)
@@ -84,11 +85,15 @@ def find_posteriors(config: MarginalsConfig) -> dict[str, Path]:
     }
 
 
+def check_units(posteriors: dict[str, Members]) -> None:
+    for name, members in posteriors.items():
+        if not members.network.groups:
+            raise UserError(f"{name} is of the network {members.network} without hidden units.")
+
+
 def study(members: Members, name: str, seed: int, key: str) -> dict:
     """Return the test of every group of units in every view of a posterior."""
     network, groups = members.network, {}
-    if not network.groups:
-        raise UserError(f"{name} is of the network {network}, which has no hidden units.")
     views = dict(views_of(members, name, seed))
     for group in network.groups:
         size = math.prod(network.units(group))

@@ -5,20 +5,12 @@ The criteria are ours: the paper gives no thresholds.
 
 import itertools
 import math
-from pathlib import Path
 
+from papers.symmetry.figures import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 
-import yaml
-
-VALUES = Path(__file__).with_name("values.yaml")
 SIGNIFICANT = 0.01
-
-
-def published(name: str) -> dict:
-    """Return numbers that the paper prints, or that were read off its figures."""
-    return yaml.safe_load(VALUES.read_text())[name]
 
 
 @claim(
@@ -111,4 +103,71 @@ def units_are_exchangeable(results: Results) -> Finding:
     )
 
 
+# ---- Figure 2
+
+
+@claim(
+    "The mass is strictly convex in the logarithms of the scales, so it has one minimum.",
+    source="Proposition 2",
+    criterion="holds if all second differences of log m along random directions are positive, and "
+    "ten points of an orbit have the same minimum to 1e-9",
+    kinds=("symmetry_mass",),
+)
+def mass_is_convex(results: Results) -> Finding:
+    summary = results.json("symmetry_mass", "summary.json")
+    second, spread = (
+        summary[name] for name in ("smallest_second_difference", "minimum_spread_over_orbit")
+    )
+    return Finding(
+        HOLDS if second > 0 and spread < 1e-9 else FAILS,
+        f"The smallest second difference is {second:.2g}; ten points of an orbit have minima that "
+        f"differ by {spread:.1g}.",
+    )
+
+
+@claim(
+    "Training with weight decay does not reach the minimum mass.",
+    source="Figure 2",
+    criterion="holds if 95 % of the networks are at least 1 % heavier than their minimum; in part "
+    "if half of them are",
+    kinds=("symmetry_mass",),
+)
+def training_stays_above_minimum(results: Results) -> Finding:
+    summary = results.json("symmetry_mass", "summary.json")
+    low, low_5, _, median, _, _, most = summary["excess_quantiles"]
+    return Finding(
+        HOLDS if low_5 > 0.01 else PARTLY if median > 0.01 else FAILS,
+        f"{summary['networks']} networks {summary['network']} are {100 * low:.1f} to "
+        f"{100 * most:.1f} % heavier than their minimum, in the median {100 * median:.1f} %.",
+    )
+
+
+@claim(
+    "OptuNets are in two clusters of mass and minimum mass, with an excess near 30 % and 10 %.",
+    source="Figure 2",
+    criterion="holds if mass and minimum of both clusters are within 10 % of the paper's; in part "
+    "if those of one are",
+    kinds=("symmetry_mass",),
+)
+def clusters_match(results: Results) -> Finding:
+    summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")["clusters"]
+    if not summary["network"].startswith("optunet") or not summary["clusters"]:
+        raise Missing("The paper's numbers are for OptuNet, and need at least 20 networks")
+    pairs = list(zip(summary["clusters"], paper, strict=True))
+    close = [
+        abs(ours["mass"] / theirs[0] - 1) < 0.1 and abs(ours["minimum"] / theirs[1] - 1) < 0.1
+        for ours, theirs in pairs
+    ]
+    told = "; ".join(
+        f"{ours['mass']:.0f} → {ours['minimum']:.0f} ({theirs[0]} → {theirs[1]}), excess "
+        f"{100 * ours['excess']:.0f} %, {ours['networks']} networks"
+        for ours, theirs in pairs
+    )
+    return Finding(
+        HOLDS if all(close) else PARTLY if any(close) else FAILS,
+        f"Medians of the two clusters, the paper's in brackets: {told}.",
+    )
+
+
 TOY = (mixture_of_copies, simpler_without_symmetries, shapes_match)
+MASS = (mass_is_convex, training_stays_above_minimum, clusters_match)

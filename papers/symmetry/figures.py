@@ -3,11 +3,17 @@
 import json
 from pathlib import Path
 
-from utils.report.figures import BLUE, ORANGE, panels
+from utils.report.figures import BLUE, GREY, ORANGE, panels
 from utils.report.paper import figure
 
 import numpy as np
+import yaml
 from matplotlib.figure import Figure
+
+
+def published(name: str) -> dict:
+    """Return numbers that the paper prints, or that were read off its figures."""
+    return yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())[name]
 
 
 @figure(
@@ -29,6 +35,34 @@ def toy(source: Path) -> Figure:
         axis.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
         axis.set(xlabel="weight of unit 1")
     axes[0].set(ylabel="weight of unit 2")
+    return drawn
+
+
+@figure(
+    "symmetry_mass",
+    "mass.npz",
+    title="Figure 2: networks are heavier than they need to be",
+    caption="The sum of squared weights of trained networks against the smallest that scaling "
+    "hidden units can reach; crosses are the centres of the paper's two clusters, for OptuNet. In "
+    "the middle the excess over that minimum. On the right the mass of some networks along random "
+    "directions in the logarithms of the scales, on a logarithmic axis: all curves are convex.",
+)
+def representation_cost(source: Path) -> Figure:
+    """Draw the paper's Figure 2, and the mass along the orbit."""
+    results = np.load(source)
+    total, minimum, curves = results["mass"], results["minimum"], results["curves"]
+    drawn, (axes,) = panels(1, 3)
+    axes[0].scatter(total, minimum, s=4, alpha=0.5, color=BLUE, linewidths=0)
+    if json.loads(Path(source).with_name("network.json").read_text()).get("network") == "optunet":
+        axes[0].scatter(*zip(*published("mass")["clusters"], strict=True), marker="x", color=ORANGE)
+    ends = [minimum.min(), total.max()]
+    axes[0].plot(ends, ends, color=GREY, linewidth=0.8)
+    axes[0].set(xlabel="mass as trained", ylabel="minimum mass")
+    axes[1].hist(100 * (total / minimum - 1), bins="auto", color=BLUE)
+    axes[1].set(xlabel="excess mass [%]", ylabel="networks")
+    lines = (curves / curves.min(-1, keepdims=True)).reshape(-1, curves.shape[-1])
+    axes[2].plot(results["steps"], lines[:40].T, color=BLUE, alpha=0.4, linewidth=0.7)
+    axes[2].set(xlabel="distance in log λ", ylabel="mass / smallest on the line", yscale="log")
     return drawn
 
 

@@ -1,0 +1,72 @@
+"""symmetry_mass.py end to end at toy size, on networks whose masses are known."""
+
+import json
+
+from symmetry_mass import two_clusters
+from utils.networks.mlp import MLP
+from utils.posteriors.samples import Points
+from utils.symmetry.mass import minimum_mass
+
+import numpy as np
+import pytest
+import torch
+
+NETWORK = MLP((4, 6, 5, 2))
+
+
+def save_networks(directory, network, count: int = 30):
+    random = torch.Generator().manual_seed(0)
+    weights = torch.stack([network.initial_weights(random) for _ in range(count)])
+    directory.mkdir()
+    Points(weights, network).save(directory)
+    return weights
+
+
+def test_masses_of_a_set_of_networks(script, tmp_path):
+    weights = save_networks(tmp_path / "networks", NETWORK)
+    done = script(
+        "symmetry_mass", "--config_name", "quick", "--posterior", tmp_path / "networks"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "default" / "symmetry_mass-MNIST-quick"
+    assert (directory / "representation_cost.png").stat().st_size > 5000
+    counted = torch.cat([slot.of(weights).flatten(1) for slot in NETWORK.slots[::2]], 1)
+    with np.load(directory / "mass.npz") as results:
+        np.testing.assert_allclose(results["mass"], counted.double().square().sum(1), rtol=1e-12)
+        lightest = minimum_mass(NETWORK, weights).apply(weights.double())
+        counted = torch.cat([slot.of(lightest).flatten(1) for slot in NETWORK.slots[::2]], 1)
+        np.testing.assert_allclose(results["minimum"], counted.square().sum(1), rtol=1e-12)
+        assert results["curves"].shape == (5, 10, len(results["steps"]))
+        at_zero = results["curves"][:, :, len(results["steps"]) // 2]
+        np.testing.assert_allclose(at_zero, np.tile(results["mass"][:10], (5, 1)), rtol=1e-12)
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["smallest_second_difference"] > 0
+    assert summary["minimum_spread_over_orbit"] < 1e-12
+    assert sum(cluster["networks"] for cluster in summary["clusters"]) == 30
+    assert "not measured: The paper's numbers are for OptuNet" in done.stdout
+
+
+def test_two_planted_clusters_are_found():
+    random = np.random.default_rng(0)
+    centres = np.repeat([[200.0, 175.0], [150.0, 113.0]], [10, 30], axis=0)
+    first, second = two_clusters(centres + random.normal(size=centres.shape))
+    assert (first["networks"], second["networks"]) == (30, 10)
+    assert first["minimum"] == pytest.approx(113, abs=1)
+    assert second["excess"] == pytest.approx(200 / 175 - 1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [(MLP((4, 3, 2), "tanh"), "flipped, not scaled"), (MLP((4, 2)), "no hidden units to scale")],
+)
+def test_networks_without_scales_are_refused(script, tmp_path, network, reason):
+    save_networks(tmp_path / "networks", network)
+    done = script("symmetry_mass", "--posterior", tmp_path / "networks")
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_without_networks_it_says_how_to_make_some(script):
+    done = script("symmetry_mass")
+    assert done.returncode == 2
+    assert "train.py --method sgd" in done.stderr
