@@ -12,7 +12,6 @@ import argparse
 import harness
 from utils.data.datasets import Dataset, load_pixels
 from utils.networks.mlp import MLP
-from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.compute import choose_matmul
 from utils.runs.seeding import generator
 from utils.symmetry.matching import ActivationMatcher, WeightMatcher
@@ -88,8 +87,8 @@ def double_loop(first: Tensor, second: Tensor) -> list[list[float]]:
 def products_alone(weights: Tensor, images: Tensor) -> None:
     """Forward and similarity products of as many numbers, chunk by chunk, into fixed buffers."""
     (weight, _), _ = NETWORK.layers(weights)
-    hidden, similarity = torch.empty(CHUNK_ROWS, UNITS), torch.empty(UNITS, UNITS)
-    for rows in images.split(CHUNK_ROWS):
+    hidden, similarity = torch.empty(NETWORK.chunk_rows, UNITS), torch.empty(UNITS, UNITS)
+    for rows in images.split(NETWORK.chunk_rows):
         values = torch.mm(rows, weight.T, out=hidden[: len(rows)])
         torch.mm(values.T, values, out=similarity)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import harness
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
-from utils.networks.predictions import CHUNK_ROWS, mean_probabilities
+from utils.networks.predictions import mean_probabilities
 from utils.posteriors.samples import Samples, open_samples
 from utils.runs.compute import choose_matmul
 from utils.runs.files import save_json
@@ -85,10 +85,10 @@ def usual_way(samples: Tensor, images: Tensor) -> Tensor:
 
 
 def products_alone(samples: Tensor, images: Tensor) -> None:
-    hidden, outputs = (torch.empty(CHUNK_ROWS, size) for size in NETWORK.sizes[1:])
+    hidden, outputs = (torch.empty(NETWORK.chunk_rows, size) for size in NETWORK.sizes[1:])
     for weights in samples:
         (first, _), (second, _) = NETWORK.layers(weights)
-        for rows in images.split(CHUNK_ROWS):
+        for rows in images.split(NETWORK.chunk_rows):
             values = torch.mm(rows, first.T, out=hidden[: len(rows)])
             torch.mm(values, second.T, out=outputs[: len(rows)])
 

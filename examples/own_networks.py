@@ -39,7 +39,7 @@ from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
 from utils.networks.network import Network
 from utils.networks.predictions import mean_probabilities
-from utils.networks.state_dicts import Layout, read_networks, sequential_layout
+from utils.networks.state_dicts import Layout, default_layout, read_networks
 from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import no_moments
@@ -137,7 +137,7 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
     """How to give a network back, and the weights [d] of each."""
     if options.samples:
         samples = open_samples(options.samples)
-        layout = sequential_layout(samples.network)
+        layout = default_layout(samples.network)
     else:
         layout, stack = read_networks(options.networks, options.activation or "relu")
         samples = stack.float()

@@ -5,10 +5,10 @@ import os
 
 from utils.networks.mlp import MLP
 from utils.networks.state_dicts import (
+    default_layout,
     read_layout,
     read_networks,
     read_state_dict,
-    sequential_layout,
 )
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
@@ -116,7 +116,7 @@ def test_weights_without_a_module_fit_a_sequential_one():
     network = MLP((6, 5, 4, 3), "tanh")
     weights = torch.randn(network.num_weights, generator=generator(0))
     net = sequential(6, 5, 4, 3, activation=nn.Tanh)
-    net.load_state_dict(sequential_layout(network).state_dict(weights))
+    net.load_state_dict(default_layout(network).state_dict(weights))
     inputs = torch.randn(9, 6, generator=generator(1))
     torch.testing.assert_close(network.outputs(weights, inputs), net(inputs))
 

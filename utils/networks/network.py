@@ -49,6 +49,7 @@ class Slot(NamedTuple):
     bound: float = 0.0  # initial values are uniform in center ± bound
     center: float = 0.0
     start: int = 0  # of the tensor within the flat vector, set by `lay_out`
+    original: tuple[int, ...] | None = None  # its shape in a state_dict, if that is another one
 
     @property
     def size(self) -> int:
@@ -73,6 +74,8 @@ class Network:
     pixel_slot: Slot | None = (
         None  # the slot whose last axis is the input's pixels, if there is one
     )
+    chunk_rows = 2000  # images that pass through at a time: their activations stay in the cache
+    members_together = 1  # of a stack, in a backward pass
 
     def describe(self) -> dict:
         """Return what network.json holds."""
@@ -103,6 +106,24 @@ class Network:
     def data_passes(self, images: Tensor) -> DataPasses:
         """Return passes over these images for full-batch gradients of one network."""
         return AutogradPasses(self, images)
+
+    def batch_outputs(self, weights: Tensor, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the logits of a stack [K, d] in training, and statistics of the batch.
+
+        With batch normalisation they are not those of `outputs`: batches are normalised by their
+        own means and variances [K, channels], which are returned by the names of buffer slots.
+        """
+        return self.outputs(weights, images), {}
+
+    def update_buffers(self, weights: Tensor, statistics: dict[str, Tensor], share: float) -> None:
+        """Move buffers in weights [K, d] by a share of the way towards these statistics."""
+        for slot in self.slots:
+            if slot.role == "buffer":
+                slot.of(weights).lerp_(statistics[slot.name], share)
+
+    @cached_property
+    def has_buffers(self) -> bool:
+        return any(slot.role == "buffer" for slot in self.slots)
 
     @cached_property
     def num_weights(self) -> int:

@@ -7,16 +7,13 @@ from utils.networks.network import Network
 import torch
 from torch import Tensor
 
-# Rows that pass through a network at a time: their activations stay in the processor's cache.
-CHUNK_ROWS = 2000
-
 
 def class_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:
     """Softmax outputs [N, classes] of the network with one weight vector, in float64.
 
     In float32 a probability below 1e-45 would be 0, and its −log infinite.
     """
-    chunks = (network.outputs(weights, rows) for rows in inputs.split(CHUNK_ROWS))
+    chunks = (network.outputs(weights, rows) for rows in inputs.split(network.chunk_rows))
     return torch.cat([chunk.softmax(-1, dtype=torch.float64) for chunk in chunks])
 
 

@@ -4,25 +4,65 @@ import json
 import operator
 from pathlib import Path
 
+from utils.networks.conv_network import ConvNetwork
+from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.runs.errors import UserError
+from utils.networks.optunet import OptuNet
+from utils.networks.resnet import ResNet8FRN, ResNet20FRN
+from utils.networks.resnet18 import ResNet18
+from utils.runs.errors import UserError, reason
 
-NETWORK_EXAMPLE = '{"sizes": [784, 512, 10], "activation": "relu"}'  # a network.json
+CONV_NETWORKS: dict[str, type[ConvNetwork]] = {
+    each.name: each for each in (OptuNet, LeNet, ResNet8FRN, ResNet20FRN, ResNet18)
+}
+NETWORK_EXAMPLES = (
+    '{"sizes": [784, 512, 10], "activation": "relu"} or '
+    '{"network": "lenet", "input_shape": [1, 28, 28], "num_classes": 10, "width": 6}'
+)
 
 
 def network_for(config, data) -> Network:
     """Return the network that a script's config describes, for this data set."""
-    return MLP((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
+    if config.network == MLP.name:
+        if config.width is not None:
+            raise UserError("An mlp has no width: give --hidden_sizes.")
+        return MLP((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
+    return conv_network(config.network, data.image_shape, data.num_classes, config.width)
+
+
+def conv_network(
+    name: str,
+    input_shape: tuple[int, ...] = (1, 28, 28),
+    num_classes: int = 10,
+    width: int | None = None,
+) -> ConvNetwork:
+    """Return a convolutional network, of its usual width if none is given."""
+    if name not in CONV_NETWORKS:
+        names = ", ".join((MLP.name, *CONV_NETWORKS))
+        raise UserError(f"There is no network {name!r}; choose from {names}.")
+    widths = {} if width is None else {"width": width}
+    if widths and not hasattr(CONV_NETWORKS[name], "width"):
+        raise UserError(f"{name} comes in one width only: leave --width out.")
+    return CONV_NETWORKS[name](tuple(input_shape), num_classes, **widths)
 
 
 def load_network(path: Path) -> Network:
     """Read a network.json, which a user may have written."""
     try:
         content = json.loads(Path(path).read_text())
-        sizes = tuple(operator.index(size) for size in content["sizes"])
-        return MLP(sizes, str(content["activation"]))
-    except (ValueError, KeyError, TypeError):
+        name = content.pop("network", MLP.name)
+        if name == MLP.name:
+            sizes = tuple(operator.index(size) for size in content["sizes"])
+            return MLP(sizes, str(content["activation"]))
+        shape = tuple(operator.index(size) for size in content.pop("input_shape"))
+        rest = {key: operator.index(value) for key, value in content.items()}
+        return conv_network(name, shape, **rest)
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {reason(error)}.") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
-            f"{path} does not describe a network; it should look like this: {NETWORK_EXAMPLE}"
+            f"{path} does not describe a network; it should look like this: {NETWORK_EXAMPLES}"
         ) from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -4,9 +4,10 @@
     weights = layout.flatten(model.state_dict())       # [d], what everything else here works on
     model.load_state_dict(layout.state_dict(weights))  # the same bits under the same names
 
-A state_dict names tensors and says nothing of what is computed with them. So it is taken for linear
-layers with biases, computed in its order, with one activation between them; names do not matter.
-Whatever cannot be such a network is refused.
+A state_dict names tensors and does not say what is computed with them. Without a network to compare
+with, it is read as an MLP: linear layers with biases, computed in its order, with one activation
+between them, under any names. With a network, tensors are found by their names, which may have a
+prefix such as "module.", or else by order, kind and shape. Anything else is refused.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.networks.mlp import MLP
-from utils.networks.network import Network
+from utils.networks.network import Network, Slot
 from utils.runs.errors import UserError, reason
 
 import torch
@@ -26,6 +27,7 @@ ONLY_LINEAR = (
     "Only linear layers with an activation between them can be taken; batch norm can be folded "
     "into the layer before it (torch.nn.utils.fusion.fuse_linear_bn_eval)."
 )
+COUNTER = "num_batches_tracked"  # of batch normalisation, which only counts; written as 0
 
 
 @dataclass(frozen=True)
@@ -33,37 +35,63 @@ class Layout:
     """A network, and how a state_dict holds it."""
 
     network: Network
-    layers: tuple[str, ...]  # what stands before "weight" and "bias", from input to output
+    keys: tuple[str, ...]  # of the network's slots
     dtypes: dict[str, torch.dtype]  # of every tensor, in the order of the state_dict
 
     def flatten(self, state_dict: Mapping[str, Tensor]) -> Tensor:
-        """The weights [d] of a network of these sizes, whatever its names are.
+        """Return the weights [d] of such a network, whatever its names are.
 
         They are float32, which holds all shorter types exactly, or float64 if any of them is.
         """
-        given = read_layout(state_dict, self.network.activation)
-        if given.network != self.network:
-            raise UserError(
-                f"This is a network {_sizes(given.network)}, not {_sizes(self.network)} as the "
-                "first: only networks of the same layer sizes can be compared."
-            )
-        keys = [key for layer in given.layers for key in (f"{layer}weight", f"{layer}bias")]
+        given = read_layout(state_dict, network=self.network)
         dtype = torch.float64 if torch.float64 in given.dtypes.values() else torch.float32
-        return torch.cat([state_dict[key].detach().to(dtype).flatten() for key in keys])
+        tensors = [state_dict[key].detach().to(dtype).flatten() for key in given.keys]
+        return torch.cat(tensors)
 
     def state_dict(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weights [d] under the names and in the types that the state_dict had."""
-        tensors = {}
-        for layer, (weight, bias) in zip(self.layers, self.network.layers(weights), strict=True):
-            tensors[f"{layer}weight"], tensors[f"{layer}bias"] = weight, bias
+        """Return the weights [d] under the names and in the types that the state_dict had."""
+        tensors = {key: torch.tensor(0) for key in self.dtypes if key.endswith(COUNTER)}
+        for slot, key in zip(self.network.slots, self.keys, strict=True):
+            tensors[key] = slot.of(weights).reshape(_shape(slot))
         # copies, because torch.save would write the whole vector behind each view
         return {key: tensors[key].to(dtype, copy=True) for key, dtype in self.dtypes.items()}
 
 
-def read_layout(state_dict: Mapping[str, Tensor], activation: str = "relu") -> Layout:
-    """The network that a state_dict is of; its activation has to be told."""
+def read_layout(
+    state_dict: Mapping[str, Tensor], activation: str = "relu", network: Network | None = None
+) -> Layout:
+    """Return the layout of this network, or else of an MLP, whose activation has to be told."""
     if not isinstance(state_dict, Mapping) or not state_dict:
         raise UserError("This is not a state_dict with weights: give that of a trained network.")
+    if network is None or isinstance(network, MLP):
+        return _read_mlp(state_dict, activation, network)
+    keys = _keys_by_name(network, state_dict) or _keys_by_order(network, state_dict)
+    for slot, key in zip(network.slots, keys, strict=True):
+        problem = _strange_shape(network, slot, key, state_dict[key])
+        problem = problem or _strange_numbers(key, state_dict[key])
+        if problem:
+            raise UserError(problem)
+    return Layout(network, keys, {key: tensor.dtype for key, tensor in state_dict.items()})
+
+
+def default_layout(network: Network) -> Layout:
+    """Return the layout for networks that came without one.
+
+    An MLP is `nn.Sequential(Linear, activation, Linear, …)`; others have their slots' names.
+    """
+    keys = [slot.name for slot in network.slots]
+    if isinstance(network, MLP):
+        layers = range(0, len(keys), 2)
+        keys = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+    dtypes = {}
+    for key in keys:
+        dtypes[key] = torch.float32
+        if key.endswith("running_var"):
+            dtypes[key.replace("running_var", COUNTER)] = torch.int64
+    return Layout(network, tuple(keys), dtypes)
+
+
+def _read_mlp(state_dict: Mapping[str, Tensor], activation: str, expected: MLP | None) -> Layout:
     for key in state_dict:
         problem = _problem(state_dict, key)
         if problem:
@@ -73,27 +101,28 @@ def read_layout(state_dict: Mapping[str, Tensor], activation: str = "relu") -> L
     _check_separate(state_dict, layers)
     shapes = [tuple(state_dict[f"{layer}weight"].shape) for layer in layers]
     sizes = (shapes[0][1], *(outputs for outputs, _ in shapes))
-    dtypes = {key: tensor.dtype for key, tensor in state_dict.items()}
-    return Layout(MLP(sizes, activation), tuple(layers), dtypes)
-
-
-def sequential_layout(network: Network) -> Layout:
-    """The layout of `nn.Sequential(Linear, activation, Linear, …)`, for networks without one."""
-    layers = tuple(f"{2 * number}." for number in range(len(network.shapes)))
-    keys = [f"{layer}{part}" for layer in layers for part in ("weight", "bias")]
-    return Layout(network, layers, dict.fromkeys(keys, torch.float32))
+    network = expected or MLP(sizes, activation)
+    if sizes != network.sizes:
+        raise UserError(
+            f"This is a network {_join(sizes)}, not {_join(network.sizes)} as the first: only "
+            "networks of the same layer sizes can be compared."
+        )
+    keys = tuple(f"{layer}{part}" for layer in layers for part in ("weight", "bias"))
+    return Layout(network, keys, {key: tensor.dtype for key, tensor in state_dict.items()})
 
 
 # ---- files
 
 
-def read_networks(paths: Iterable[Path], activation: str = "relu") -> tuple[Layout, Tensor]:
-    """The layout of the first of some networks, and the weights [K, d] of all of them."""
+def read_networks(
+    paths: Iterable[Path], activation: str = "relu", network: Network | None = None
+) -> tuple[Layout, Tensor]:
+    """Return the layout of the first of some networks, and the weights [K, d] of all of them."""
     layout, rows = None, []
     for path in paths:
         state_dict = read_state_dict(path)
         try:
-            layout = layout or read_layout(state_dict, activation)
+            layout = layout or read_layout(state_dict, activation, network)
             rows.append(layout.flatten(state_dict))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
@@ -102,7 +131,7 @@ def read_networks(paths: Iterable[Path], activation: str = "relu") -> tuple[Layo
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """What torch.save has written of a state_dict. Only tensors are read, no code is run."""
+    """Read a file that torch.save wrote. Only tensors are read; no code is run."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -114,21 +143,60 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         ) from None
 
 
+# ---- which tensor belongs to which slot
+
+
+def _keys_by_name(network: Network, state_dict: Mapping[str, Tensor]) -> tuple[str, ...] | None:
+    names = [slot.name for slot in network.slots]
+    prefixes = [key.removesuffix(names[0]) for key in state_dict if key.endswith(names[0])]
+    for prefix in sorted(prefixes, key=len):
+        keys = tuple(f"{prefix}{name}" for name in names)
+        if set(keys) == {key for key in state_dict if not key.endswith(COUNTER)}:
+            return keys
+    return None
+
+
+def _keys_by_order(network: Network, state_dict: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the keys in their order, if their last parts are those of the network's slots."""
+    keys = tuple(key for key in state_dict if not str(key).endswith(COUNTER))
+    names = [slot.name for slot in network.slots]
+    given, expected = ([each.rpartition(".")[2] for each in several] for several in (keys, names))
+    if given != expected:
+        missing = [name for name in names if not any(key.endswith(name) for key in keys)]
+        what = f"there is no {missing[0]}" if missing else f"its {len(keys)} tensors have others"
+        raise UserError(
+            f"This is not a state_dict of {network}, which has {len(names)} tensors, "
+            f"{names[0]} to {names[-1]}: {what}."
+        )
+    return keys
+
+
+def _shape(slot: Slot) -> tuple[int, ...]:
+    return slot.original or slot.shape
+
+
+def _strange_shape(network: Network, slot: Slot, key: str, tensor: Tensor) -> str | None:
+    if not isinstance(tensor, Tensor):
+        return _no_tensor(key, tensor)
+    if tuple(tensor.shape) != _shape(slot):
+        return (
+            f"{key} has the shape {list(tensor.shape)}, but {network} needs {list(_shape(slot))}."
+        )
+    return None
+
+
 # ---- what keeps a state_dict from being an MLP's
 
 
 def _problem(state_dict: Mapping[str, Tensor], key: str) -> str | None:
     tensor = state_dict[key]
     if not isinstance(tensor, Tensor):
-        return (
-            f"{key!r} is no tensor but {type(tensor).__name__}. If this is a checkpoint, give the "
-            "state_dict in it alone: torch.save(model.state_dict(), PATH)."
-        )
+        return _no_tensor(key, tensor)
     part, layer, shape = _part(key), key.rpartition(".")[0] or "the layer", list(tensor.shape)
     if part is None:
         return f"{key} is neither the weight nor the bias of a linear layer. {ONLY_LINEAR}"
     if not tensor.is_floating_point():
-        return f"{key} is of {tensor.dtype}: weights must be floating-point numbers; convert it."
+        return _strange_numbers(key, tensor)
     if part == "weight" and len(shape) != 2:
         return f"{key} has the shape {shape}, and a linear layer's weight [out, in]. {ONLY_LINEAR}"
     partner = f"{key.removesuffix(part)}{'bias' if part == 'weight' else 'weight'}"
@@ -139,6 +207,19 @@ def _problem(state_dict: Mapping[str, Tensor], key: str) -> str | None:
             f"{key} has the shape {shape}, but {partner} is {list(state_dict[partner].shape)}: "
             "a linear layer has a bias for each of its outputs."
         )
+    return _strange_numbers(key, tensor)
+
+
+def _no_tensor(key: str, value) -> str:
+    return (
+        f"{key!r} is no tensor but {type(value).__name__}. If this is a checkpoint, give the "
+        "state_dict in it alone: torch.save(model.state_dict(), PATH)."
+    )
+
+
+def _strange_numbers(key: str, tensor: Tensor) -> str | None:
+    if not tensor.is_floating_point():
+        return f"{key} is of {tensor.dtype}: weights must be floating-point numbers; convert it."
     strange = int((~tensor.double().isfinite()).sum())
     if strange:
         return f"{key} has {strange} entries that are NaN or infinite: leave this network out."
@@ -186,5 +267,5 @@ def _part(key: str) -> str | None:
     return last if last in ("weight", "bias") else None
 
 
-def _sizes(network: Network) -> str:
-    return "-".join(map(str, network.sizes))
+def _join(sizes: Iterable[int]) -> str:
+    return "-".join(map(str, sizes))

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.networks.network import Network
-from utils.networks.predictions import CHUNK_ROWS
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
+    numbered,
     units_first,
 )
 
@@ -98,7 +98,7 @@ class ActivationMatcher:
         self._kept: list[dict[str, Tensor]] = []
         self._squares: dict[str, Tensor] = {}
         keeps = None
-        for rows in images.split(CHUNK_ROWS):
+        for rows in images.split(network.chunk_rows):
             units = self._reference_units(rows)
             for name, values in units.items():
                 self._squares[name] = self._squares.get(name, 0) + _squares(values)
@@ -113,58 +113,67 @@ class ActivationMatcher:
 
     def match_all(self, networks) -> list[Matching]:
         """Match each of several networks: a `Stack`, or a `Line` between two."""
+        pairs = zip(networks.weights, self.compare(networks), strict=True)
+        return [self.match(weights, comparisons) for weights, comparisons in pairs]
+
+    def compare(self, networks) -> list[dict[str, "Comparison"]]:
+        """Return how the units of each of several networks respond, by group."""
         comparisons = [
-            {name: _Comparison(len(squares), self.images.device) for name, squares in
-             self._squares.items()}
+            {name: Comparison(squares) for name, squares in self._squares.items()}
             for _ in networks.weights
-        ]  # fmt: skip
+        ]
         for rows, references in self._chunks():
             rows = rows.to(networks.weights.dtype)
             for groups, (activations, _) in zip(comparisons, networks.traces(rows), strict=True):
                 for name, values in unit_rows(self.network, activations).items():
                     groups[name].add(references[name], values)
-        pairs = zip(networks.weights, comparisons, strict=True)
-        return [self._match(weights, groups) for weights, groups in pairs]
+        return comparisons
 
     def _chunks(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield some images and the reference's activations on them."""
-        for number, rows in enumerate(self.images.split(CHUNK_ROWS)):
+        for number, rows in enumerate(self.images.split(self.network.chunk_rows)):
             yield rows, self._kept[number] if self._kept else self._reference_units(rows)
 
     def _reference_units(self, rows: Tensor) -> dict[str, Tensor]:
         rows = rows.to(self.reference.dtype)
         return unit_rows(self.network, self.network.activations(self.reference, rows))
 
-    def _match(self, weights: Tensor, comparisons: dict[str, "_Comparison"]) -> Matching:
-        aligned, cosines = Transformation(self.network), CosineMatcher(self.network, self.reference)
-        similarities = {}
-        for name, comparison in comparisons.items():
-            similarities[name] = comparison.similarity
-            if _stands_alone(self.network, name):
-                resolution = _resolution(self._squares[name].sqrt(), comparison.squares.sqrt())
-                similarities[name] += resolution * cosines.similarity(weights, aligned, name)
-                aligned.permutations[name] = assign(similarities[name])
-        for name in self.network.groups:
-            if not self.network.groups[name].within and name not in aligned.permutations:
-                aligned.permutations.update(_assign_nested(self.network, similarities, name)[1])
+    def match(self, weights: Tensor, comparisons: dict[str, "Comparison"]) -> Matching:
+        """Match one network, whose responses have been compared."""
+        cosines = CosineMatcher(self.network, self.reference)
+
+        def similarity(aligned: Transformation, name: str) -> Tensor:
+            """Return Σ_n a_i(n) b_j(n) [*parents, n, n]; the cosine decides where it is equal."""
+            units = numbered(self.network, name)
+            if name not in comparisons:  # blocks of units may have no activations of their own
+                return torch.zeros(len(units), len(units))
+            comparison = comparisons[name]
+            lengths = comparison.reference_squares.sqrt(), comparison.squares.sqrt()
+            resolution = _resolution(*lengths)
+            pairs = units.unsqueeze(-1), aligned.follow(name, units).unsqueeze(-2)
+            tie_break = cosines.similarity(weights, aligned, name)
+            return comparison.similarity[pairs] + resolution[pairs] * tie_break
+
+        aligned = _assign_all(self.network, similarity)
         return Matching(
             aligned,
-            dead=sum(_num_dead(comparison.squares) for comparison in comparisons.values()),
-            reference_dead=sum(map(_num_dead, self._squares.values())),
+            dead=sum(_num_dead(each.squares) for each in comparisons.values()),
+            reference_dead=sum(_num_dead(each.reference_squares) for each in comparisons.values()),
             tied=sum(_num_tied(each.similarity, each.squares) for each in comparisons.values()),
             reference_tied=sum(
-                _num_tied(comparison.similarity.T, self._squares[name])
-                for name, comparison in comparisons.items()
+                _num_tied(each.similarity.T, each.reference_squares)
+                for each in comparisons.values()
             ),
         )
 
 
-class _Comparison:
+class Comparison:
     """How a group's units respond beside the reference's, gathered chunk by chunk of images."""
 
-    def __init__(self, size: int, device: torch.device):
-        self.similarity = torch.zeros(size, size, dtype=torch.float64, device=device)
-        self.squares = torch.zeros(size, dtype=torch.float64, device=device)  # Σ_n b_j(n)²
+    def __init__(self, reference_squares: Tensor):
+        self.reference_squares = reference_squares  # Σ_n a_i(n)² over all images
+        self.squares = torch.zeros_like(reference_squares)  # Σ_n b_j(n)²
+        self.similarity = torch.outer(self.squares, self.squares)
 
     def add(self, reference: Tensor, values: Tensor) -> None:
         """Products over a chunk are made in fp32; their sum Σ_n a_i(n) b_j(n) is in float64."""
@@ -201,14 +210,14 @@ def _num_tied(similarity: Tensor, squares: Tensor) -> int:
     return int((equal.sum(1) > 1).sum())
 
 
-def _resolution(first: Tensor, second: Tensor) -> Tensor | float:
+def _resolution(first: Tensor, second: Tensor) -> Tensor:
     """Return by how much similarities [n, n] of units of lengths ‖a‖, ‖b‖ must differ to count.
 
     Dead units have no length: they count as much as the faintest of the others, so that their
     tie-break decides among them and takes no place from the living.
     """
     if not (first.any() and second.any()):
-        return 1.0  # in a dead layer the tie-break decides everything
+        return torch.ones(()).expand(len(first), len(second))  # the tie-break decides everything
     first, second = (lengths.clamp(min=lengths[lengths != 0].min()) for lengths in (first, second))
     return RESOLUTION * torch.outer(first, second)
 
@@ -325,10 +334,9 @@ class CosineMatcher:
         self.network, self._reference = network, reference
 
     def __call__(self, weights: Tensor) -> Matching:
-        aligned = Transformation(self.network)
-        for name in self.network.groups:
-            aligned.permutations[name] = _assign_each(self.similarity(weights, aligned, name))
-        return Matching(aligned)
+        return Matching(
+            _assign_all(self.network, lambda aligned, name: self.similarity(weights, aligned, name))
+        )
 
     def similarity(self, weights: Tensor, aligned: Transformation, name: str) -> Tensor:
         """Return cosines [*parents, n, n] of incoming weights, whose inputs are aligned already.
@@ -383,30 +391,45 @@ def _children(network: Network, name: str) -> list[str]:
     return [other for other, group in network.groups.items() if group.within == name]
 
 
-def _stands_alone(network: Network, name: str) -> bool:
-    return not (network.groups[name].within or _children(network, name))
+def _assign_all(
+    network: Network, similarity: Callable[[Transformation, str], Tensor]
+) -> Transformation:
+    """Assign the units of all groups, from the input on.
+
+    `similarity(aligned, name)` are those of a group's units [*parents, n, n] beside the units that
+    are aligned already.
+    """
+    aligned = Transformation(network)
+    for name in network.groups:
+        if _children(network, name):
+            _assign_blocks(aligned, name, similarity)
+        elif not network.groups[name].within:
+            aligned.permutations[name] = assign(similarity(aligned, name))
+    return aligned
 
 
-def _assign_nested(
-    network: Network, similarities: dict[str, Tensor], name: str, row: int = 0, column: int = 0
-) -> tuple[float, dict[str, Tensor]]:
+def _assign_blocks(
+    aligned: Transformation, name: str, similarity: Callable[[Transformation, str], Tensor]
+) -> None:
     """Assign a group's units together with all units nested in them.
 
-    Of a nested group these are the units within unit `column` of its parent, and the places within
-    unit `row` of the reference's. Return the value of the best assignment and its permutations.
+    Each shift of the blocks puts each beside another one; together they make all pairs. A pair is
+    as similar as its blocks and the best assignments of the units nested in them.
     """
-    size = network.groups[name].size
-    rows, columns = range(row * size, (row + 1) * size), range(column * size, (column + 1) * size)
-    block, inner = torch.zeros(size, size, dtype=torch.float64), {}
-    if name in similarities:  # blocks of units may have no activations of their own
-        block += similarities[name][rows.start : rows.stop, columns.start : columns.stop].cpu()
-    for child in _children(network, name):
-        for i, j in itertools.product(range(size), repeat=2):
-            inner[child, i, j] = _assign_nested(network, similarities, child, rows[i], columns[j])
-            block[i, j] += inner[child, i, j][0]
-    perm = assign(block)
-    permutations = {name: perm}
-    for child in _children(network, name):
-        chosen = [inner[child, i, int(j)][1] for i, j in enumerate(perm)]
-        permutations |= {key: torch.stack([each[key] for each in chosen]) for key in chosen[0]}
-    return block[torch.arange(size), perm].sum().item(), permutations
+    network, children = aligned.network, _children(aligned.network, name)
+    places = torch.arange(network.groups[name].size)
+    blocks, trials = similarity(aligned, name).to("cpu", torch.float64, copy=True), []
+    for shift in range(len(places)):
+        units = (places + shift) % len(places)
+        trial = Transformation(network, aligned.permutations | {name: units})
+        for child in children:
+            within = similarity(trial, child).cpu()
+            perm = trial.permutations[child] = _assign_each(within)
+            blocks[places, units] += within.take_along_dim(perm.unsqueeze(-1), -1).sum((-1, -2))
+        trials.append(trial)
+    chosen = assign(blocks)
+    shifts = ((chosen - places) % len(places)).tolist()
+    aligned.permutations[name] = chosen
+    for child in children:
+        rows = [trials[shift].permutations[child][place] for place, shift in enumerate(shifts)]
+        aligned.permutations[child] = torch.stack(rows)

@@ -12,10 +12,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from utils.networks.network import Network
-from utils.networks.predictions import CHUNK_ROWS
+from utils.networks.statistics import recompute_statistics
+from utils.symmetry.matching import Stack
 
 import torch
 from torch import Tensor
+
+REPAIR_IMAGES = 5000  # training images that running statistics are recomputed from
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,37 @@ class LineScores(NamedTuple):
     error: Tensor  # [K]: share of points classified wrongly
 
 
-def score(networks, images: Tensor, labels: Tensor) -> LineScores:
-    """Return loss and error of each network of a `Line` or `Stack` on all images."""
+def score(
+    networks, images: Tensor, labels: Tensor, train_images: Tensor | None = None
+) -> LineScores:
+    """Return loss and error of each network of a `Line` or `Stack` on all images.
+
+    Networks with batch normalisation get new running statistics first, from the training images:
+    the average of two networks' statistics are not those of their average (REPAIR, Jordan et al.
+    2022).
+    """
+    network = networks.network
+    if network.has_buffers:
+        networks = repair(networks, images if train_images is None else train_images)
     loss = torch.zeros(len(networks.weights), dtype=torch.float64, device=images.device)
     wrong = torch.zeros_like(loss)
-    for rows, answers in zip(images.split(CHUNK_ROWS), labels.split(CHUNK_ROWS), strict=True):
+    chunks = images.split(network.chunk_rows), labels.split(network.chunk_rows)
+    for rows, answers in zip(*chunks, strict=True):
         for k, (_, logits) in enumerate(networks.traces(rows)):
             nll = torch.nn.functional.cross_entropy(logits, answers, reduction="none")
             loss[k] += nll.double().sum()
             wrong[k] += (logits.argmax(-1) != answers).sum()
     return LineScores(loss / len(images), wrong / len(images))
+
+
+def repair(networks, images: Tensor) -> Stack:
+    """Return the networks of a `Line` or `Stack` with running statistics of some of these images.
+
+    The images are taken from the beginning.
+    """
+    images = images[:REPAIR_IMAGES]
+    repaired = [recompute_statistics(networks.network, each, images) for each in networks.weights]
+    return Stack(networks.network, torch.stack(repaired))
 
 
 def barrier(values: Tensor, fractions: Sequence[float]) -> Tensor:

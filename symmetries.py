@@ -1,0 +1,105 @@
+"""Print the symmetries of networks: their groups of hidden units, and how many symmetries each has.
+
+    python symmetries.py                                one line for each network
+    python symmetries.py --network lenet --width 12     one line for each group of units
+
+Units of a group can be permuted. "2 × 5" are 5 units for each of the 2 units that these lie within,
+and move along with. ReLU units can be scaled by any positive factor, too; signs of tanh units can
+be flipped.
+"""
+
+import argparse
+
+from utils.networks.mlp import ACTIVATIONS, MLP
+from utils.networks.network import Network
+from utils.networks.registry import CONV_NETWORKS, conv_network
+from utils.report.tables import print_table
+from utils.runs.config import Parser
+from utils.runs.script import ends_in_a_sentence
+from utils.symmetry.counts import Symmetries, count_symmetries, total
+
+COLOUR = ("resnet8_frn", "resnet20_frn", "resnet18")  # networks shown with 32 × 32 colour images
+# log10 of the permutations of the networks of Laurent et al. (2024). Of residual networks' their
+# code removes the first number, those within blocks, and leaves those of residual streams.
+PUBLISHED = {
+    "mlp": "1,166.5",
+    "optunet": "4.46 (28,800)",
+    "lenet": "341.5",
+    "resnet20_frn": "413.5 + 137.8",
+    "resnet18": "3,956 + 1,978",
+}
+HEADINGS = ["units", "log10 permutations", "scalings", "signs"]
+
+
+def main() -> None:
+    options = read_options()
+    if options.network is None:
+        print_table(table_of_networks(all_networks()))
+        return
+    network = network_of(options)
+    counts = count_symmetries(network)
+    print(f"{network}: {num_weights(network)} weights")
+    rows = [[units_of(network, name), *cells(counts[name])] for name in counts]
+    print_table([["group", *HEADINGS], *rows, ["all", *cells(total(counts))]])
+
+
+def read_options() -> argparse.Namespace:
+    parser = Parser(prog="symmetries.py", description=__doc__)
+    parser.add_argument("--network", choices=(MLP.name, *CONV_NETWORKS), help="(default: all)")
+    parser.add_argument("--width", type=int, help="channels of the first convolution")
+    parser.add_argument(
+        "--hidden_sizes", nargs="*", type=int, default=[512], help="of an mlp (default: 512)"
+    )
+    parser.add_argument(
+        "--activation", choices=tuple(ACTIVATIONS), default="relu", help="of an mlp"
+    )
+    parser.add_argument(
+        "--input_shape", nargs=3, type=int, help="channels, height and width of the images"
+    )
+    return parser.parse_args()
+
+
+def network_of(options: argparse.Namespace) -> Network:
+    if options.network == MLP.name:
+        return MLP((784, *options.hidden_sizes, 10), options.activation)
+    shape = options.input_shape or usual_shape(options.network)
+    return conv_network(options.network, shape, width=options.width)
+
+
+def usual_shape(name: str) -> tuple[int, int, int]:
+    return (3, 32, 32) if name in COLOUR else (1, 28, 28)
+
+
+def all_networks() -> dict[str, Network]:
+    """Return every network in its usual size."""
+    convolutional = {name: conv_network(name, usual_shape(name)) for name in CONV_NETWORKS}
+    return {"mlp": MLP(), "mlp, tanh": MLP(activation="tanh"), **convolutional}
+
+
+def table_of_networks(networks: dict[str, Network]) -> list[list[str]]:
+    """Return one row for each network, below the headings."""
+    rows = [["network", "weights", *HEADINGS, "published log10"]]
+    for name, network in networks.items():
+        counts = cells(total(count_symmetries(network)))
+        rows.append([name, num_weights(network), *counts, PUBLISHED.get(name, "–")])
+    return rows
+
+
+def num_weights(network: Network) -> str:
+    """Count the weights, without running statistics."""
+    return f"{sum(slot.size for slot in network.slots if slot.role != 'buffer'):,}"
+
+
+def units_of(network: Network, name: str) -> str:
+    return f"{name}: {' × '.join(map(str, network.units(name)))}"
+
+
+def cells(counts: Symmetries) -> list[str]:
+    digits = 1 if counts.log10_permutations >= 10 else 2
+    log10 = f"{counts.log10_permutations:,.{digits}f}"
+    return [f"{counts.units:,}", log10, f"{counts.scalings:,}", f"{counts.signs:,}"]
+
+
+if __name__ == "__main__":
+    with ends_in_a_sentence("symmetries", "python symmetries.py"):
+        main()
