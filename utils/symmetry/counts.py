@@ -35,4 +35,4 @@ def count_symmetries(network: Network) -> dict[str, Symmetries]:
 
 def total(counts: dict[str, Symmetries]) -> Symmetries:
     """Return the symmetries of all groups together."""
-    return Symmetries(*(sum(column) for column in zip(*counts.values(), strict=True)))
+    return Symmetries(*map(sum, zip(Symmetries(0, 0.0, 0, 0), *counts.values(), strict=True)))
