@@ -2,6 +2,7 @@
 
 from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import Backprop, first_rows
+from utils.networks.stacked import AutogradGradient
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
@@ -89,4 +90,16 @@ def test_a_networks_own_gradient_takes_batches_of_any_size_up_to_its_rows(sizes)
 def test_an_activation_without_a_closed_form_is_refused():
     network, weights, *_ = problem((6, 5, 4), "silu")
     with pytest.raises(UserError, match="silu"):
-        network.gradient(weights, torch.zeros_like(weights), rows=11)
+        Backprop(network, len(weights), 11, weights.device)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.9])
+def test_autograd_finds_the_same_gradient(keep):
+    network, weights, inputs, labels = problem((6, 5, 4), "tanh")
+    start = torch.randn(weights.shape, generator=generator(5), dtype=weights.dtype)
+    ours, other = start.clone(), start.clone()
+    rows = labels.shape[1]
+    nll = network.gradient(weights, ours, rows)(inputs, labels, scale=0.5, keep=keep)
+    nlls = AutogradGradient(network, weights, other)(inputs, labels, scale=0.5, keep=keep)
+    torch.testing.assert_close(nll, nlls)
+    torch.testing.assert_close(ours, other)

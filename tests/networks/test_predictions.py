@@ -1,6 +1,5 @@
 """Predictive distributions."""
 
-from utils.networks import predictions as predict
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.runs.seeding import generator
@@ -17,7 +16,7 @@ def samples(count=4):
 def test_chunks_do_not_show(monkeypatch):
     inputs = torch.rand(23, 6, generator=generator(1))
     expected = NETWORK.outputs(samples()[0], inputs).double().softmax(-1)
-    monkeypatch.setattr(predict, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(MLP, "chunk_rows", 5)
     torch.testing.assert_close(class_probabilities(NETWORK, samples()[0], inputs), expected)
 
 

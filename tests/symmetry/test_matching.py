@@ -7,7 +7,6 @@ from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.runs.errors import UserError
-from utils.symmetry import matching
 from utils.symmetry.matching import (
     METHODS,
     ActivationMatcher,
@@ -144,7 +143,7 @@ def test_several_networks_at_once_as_one_by_one():
 def test_chunks_of_images_add_up(monkeypatch):
     reference, other = (SHALLOW.initial_weights(random(k)) for k in (0, 1))
     whole = ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).transformation
-    monkeypatch.setattr(matching, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(MLP, "chunk_rows", 7)
     assert same(
         ActivationMatcher(SHALLOW, reference, images_for(SHALLOW))(other).transformation, whole
     )

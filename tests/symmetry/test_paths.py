@@ -51,7 +51,7 @@ def test_line_begins_and_ends_with_the_networks_themselves(network):
 
 
 def test_ends_have_the_networks_own_losses(network, monkeypatch):
-    monkeypatch.setattr("utils.symmetry.paths.CHUNK_ROWS", 64)
+    monkeypatch.setattr(MLP, "chunk_rows", 64)
     images, labels = points()
     ends = torch.stack(pair(network))
     scores = score(Line(network, *ends, LAMBDAS), images, labels)

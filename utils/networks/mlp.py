@@ -13,6 +13,7 @@ from utils.networks.data_passes import DataPasses
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
 from utils.networks.mlp_passes import MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
+from utils.networks.stacked import AutogradGradient
 from utils.runs.errors import UserError
 
 import torch
@@ -105,8 +106,15 @@ class MLP(Network):
         for at in fractions:
             yield self._above_first_layer(torch.lerp(first, second, at), torch.lerp(start, end, at))
 
-    def gradient(self, weights: Tensor, gradient: Tensor, rows: int) -> MLPGradient:
-        """Return the cross-entropy gradient in closed form, bound to these stacks [K, d]."""
+    def gradient(
+        self, weights: Tensor, gradient: Tensor, rows: int
+    ) -> MLPGradient | AutogradGradient:
+        """Return the cross-entropy gradient, bound to these stacks [K, d].
+
+        For relu and tanh it is in closed form.
+        """
+        if self.activation == "silu":
+            return AutogradGradient(self, weights, gradient)
         return MLPGradient(self, weights, gradient, rows)
 
     def data_passes(self, images: Tensor) -> DataPasses:
