@@ -33,7 +33,14 @@ from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
-from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
+from utils.symmetry.paths import (
+    REPAIR_NOTE,
+    Line,
+    barrier,
+    score,
+    tensor_distances,
+    tensor_names,
+)
 from utils.symmetry.rebasin import rebase
 
 import numpy as np
@@ -121,8 +128,8 @@ def evaluate(
     chosen = 0 if config.by_activation else 1
     along = match_along(replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen])
     return {
-        **score_line("train", line, data.train_images, data.train_labels),
-        **score_line("test", line, data.test_images, data.test_labels),
+        **score_line("train", line, data),
+        **score_line("test", line, data),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
         "transpositions": transpositions(along).unflatten(0, (2, -1)),
@@ -131,9 +138,10 @@ def evaluate(
     }
 
 
-def score_line(part: str, line: Line, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def score_line(part: str, line: Line, data: Dataset) -> dict[str, Tensor]:
     """Loss and error [alignment, λ]."""
-    scores = score(line, images, labels)
+    images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
+    scores = score(line, images, labels, data.train_images)
     shape = (len(line.second), len(line.fractions))
     return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
 
@@ -185,7 +193,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         fractions=fractions,
         alignments=ALIGNMENTS,
         rebased=1 if run.config.by_activation else 2,  # the alignment that NoT is measured on
-        hidden_sizes=[group.size for group in network.groups.values()],
+        hidden_sizes=network.set_sizes,
         tensors=tensor_names(network),
         **results,
     )
@@ -193,6 +201,8 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
     permutation_figures.barriers.save(run)
     permutation_figures.along_line.save(run)
     report(run, {name: value.cpu() for name, value in results.items()})
+    if network.has_buffers:
+        print(REPAIR_NOTE)
 
 
 def report(run: Run, results: dict[str, Tensor]) -> None:

@@ -198,12 +198,12 @@ def measure_pair(
     return [
         {
             "stage": stage,
-            "hidden_sizes": [group.size for group in network.groups.values()],
+            "hidden_sizes": network.set_sizes,
             "planted": list(pair.planted.transpositions().values()),
             "found": list(matchers[stage](second).transformation.transpositions().values()),
             "distance": named_distances(network, first, second),
-            **midpoint("train", network, first, second, data.train_images, data.train_labels),
-            **midpoint("test", network, first, second, data.test_images, data.test_labels),
+            **midpoint("train", network, first, second, data),
+            **midpoint("test", network, first, second, data),
         }
         for stage, (first, second) in stages.items()
     ]
@@ -215,9 +215,10 @@ def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str
 
 
 def midpoint(
-    part: str, network: Network, first: Tensor, second: Tensor, images: Tensor, labels: Tensor
+    part: str, network: Network, first: Tensor, second: Tensor, data: Dataset
 ) -> dict[str, float]:
-    scores = score(Line(network, first, second, HALFWAY), images, labels)
+    images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
+    scores = score(Line(network, first, second, HALFWAY), images, labels, data.train_images)
     return {
         f"{part}_loss": scores.loss[1].item(),
         f"{part}_error": scores.error[1].item(),

@@ -166,7 +166,7 @@ def _train_epoch(
     stack, num_points = orders.shape
     step = _optimizer_step(network, state, members, settings, num_points, epoch)
     rows = min(settings.batch_size, num_points)
-    batch = torch.empty(stack * rows, images.shape[1], device=images.device)
+    batch = torch.empty(stack * rows, *images.shape[1:], device=images.device)
     total_nll = torch.zeros(stack, dtype=torch.float64, device=images.device)
     for indices in orders.to(images.device).split(settings.batch_size, dim=1):
         inputs = batch[: indices.numel()]
@@ -198,6 +198,7 @@ def _optimizer_step(
                 momentum.add_(weights, alpha=decay)
                 if anchors is not None:
                     momentum.sub_(anchors, alpha=decay)
+                network.zero_buffers(momentum)
             weights.add_(momentum, alpha=-settings.learning_rate)
             return nll.sum(-1)
 
@@ -213,9 +214,14 @@ def _optimizer_step(
         nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
         if anchors is not None:
             gradient.sub_(anchors, alpha=decay)
+        if network.has_buffers:  # the prior is not theirs
+            gradient.add_(weights, alpha=decay)
+            network.zero_buffers(gradient)
+        fused_decay = 0.0 if network.has_buffers else decay
         adam_update(
-            weights, gradient, momentum, second_moment, steps_done, settings.learning_rate, decay
-        )
+            weights, gradient, momentum, second_moment, steps_done, settings.learning_rate,
+            fused_decay,
+        )  # fmt: skip
         return nll.sum(-1)
 
     return adam_step

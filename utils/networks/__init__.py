@@ -5,10 +5,18 @@ Modules, each importing only from those before it:
     data_passes      the protocol of passes over a fixed data set
     autograd         such passes by autograd, for any network
     network          Network, Slot, Group: what every architecture has
+    layers           layers that PyTorch lacks, or has in a slow form only
     mlp_gradients    the MLP's gradient in closed form
     mlp_passes       the MLP's passes over a fixed data set
+    stacked          the gradient of any network by autograd
     mlp              the multilayer perceptron
+    conv_network     what convolutional networks share
+    optunet          OptuNet, of 392 weights
+    lenet            LeNet-5
+    resnet           residual networks, with filter response normalisation
+    resnet18         ResNet-18, with batch normalisation
     registry         networks by name, network.json
     predictions      class probabilities of networks and averages of them
+    statistics       running statistics of batch normalisation, computed anew
     state_dicts      weights from and to torch.nn modules
 """

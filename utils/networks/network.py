@@ -121,6 +121,12 @@ class Network:
             if slot.role == "buffer":
                 slot.of(weights).lerp_(statistics[slot.name], share)
 
+    def zero_buffers(self, gradient: Tensor) -> None:
+        """Set the entries of buffers to 0, which no optimiser or prior may move."""
+        for slot in self.slots:
+            if slot.role == "buffer":
+                slot.of(gradient).zero_()
+
     @cached_property
     def has_buffers(self) -> bool:
         return any(slot.role == "buffer" for slot in self.slots)
@@ -141,6 +147,15 @@ class Network:
         """Return the shape of numbers that belong to the group's units: [size], or with parents."""
         size, _, parent = self.groups[group]
         return (*self.units(parent), size) if parent else (size,)
+
+    @cached_property
+    def set_sizes(self) -> list[int]:
+        """Return the size of every set of units that are permuted among themselves."""
+        return [
+            group.size
+            for name, group in self.groups.items()
+            for _ in range(math.prod(self.units(name)[:-1]))
+        ]
 
     def slots_of(self, group: str) -> list[Slot]:
         return [slot for slot in self.slots if group in slot.axes]

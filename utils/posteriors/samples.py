@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from utils.networks.network import Network
-from utils.networks.registry import NETWORK_EXAMPLE, load_network
+from utils.networks.registry import NETWORK_EXAMPLES, load_network
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, as_numpy, save_json, write_atomically
 from utils.symmetry.transformation import Transformation
@@ -181,6 +181,6 @@ def read_network(beside: Path) -> Network:
     if not path.exists():
         raise UserError(
             f"{path} is missing: it says which network the weights beside it are of, "
-            f"for example {NETWORK_EXAMPLE}"
+            f"for example {NETWORK_EXAMPLES}"
         )
     return load_network(path)

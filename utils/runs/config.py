@@ -16,6 +16,7 @@ from pathlib import Path
 from utils.runs.errors import UserError
 from utils.runs.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
 
+NETWORKS = ("mlp", "optunet", "lenet", "resnet8_frn", "resnet20_frn", "resnet18")
 DEVICES = ("auto", "cpu", "cuda")
 # Settings that name a config, or say how to begin with it, cannot be in the config itself.
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
@@ -88,9 +89,13 @@ class Config:
 class NetworkConfig(Config):
     """The further settings of scripts that train or sample networks."""
 
-    hidden_sizes: list[int] = option([512], "units of each hidden layer", minimum=1)
+    network: str = option("mlp", "architecture, see docs/networks.md", choices=NETWORKS)
+    width: int | None = option(
+        None, "channels of the first convolution, if not as usual", minimum=1
+    )
+    hidden_sizes: list[int] = option([512], "units of each hidden layer of an mlp", minimum=1)
     activation: str = option(
-        "relu", "activation function of the hidden layers", choices=("relu", "tanh")
+        "relu", "activation function of an mlp", choices=("relu", "tanh", "silu")
     )
     num_train: int | None = option(None, "use only the first so many training images", minimum=1)
 
@@ -111,7 +116,7 @@ class PermutationConfig(TrainingConfig):
     """The settings of scripts that permute hidden units, of which there must be some."""
 
     def __post_init__(self):
-        if not self.hidden_sizes:
+        if self.network == "mlp" and not self.hidden_sizes:
             raise UserError(
                 "hidden_sizes must have at least one hidden layer: without hidden units there is "
                 "nothing to permute."

@@ -74,8 +74,9 @@ class PastRun:
 
     def __str__(self) -> str:
         sizes = "-".join(map(str, self.network.get("sizes", [])))
+        name = sizes or self.network.get("network", "")
         num_train = self.data.get("num_train")
-        details = [sizes, f"{num_train} training images" if num_train else ""]
+        details = [name, f"{num_train} training images" if num_train else ""]
         details = ", ".join(filter(None, details))
         return f"{self.directory}{f' ({details})' if details else ''}"
 

@@ -19,6 +19,10 @@ import torch
 from torch import Tensor
 
 REPAIR_IMAGES = 5000  # training images that running statistics are recomputed from
+REPAIR_NOTE = (
+    f"Batch normalisation: running statistics of every network scored on a line were recomputed "
+    f"from the first {REPAIR_IMAGES:,} training images (REPAIR)."
+)
 
 
 @dataclass(frozen=True)
