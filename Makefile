@@ -22,6 +22,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/training.py
+	$(VENV_PYTHON) benchmarks/networks.py
 	$(VENV_PYTHON) benchmarks/matching.py
 	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/recovery.py
