@@ -111,11 +111,11 @@ class MLP(Network):
     ) -> MLPGradient | AutogradGradient:
         """Return the cross-entropy gradient, bound to these stacks [K, d].
 
-        For relu and tanh it is in closed form.
+        It is in closed form for relu and tanh.
         """
-        if self.activation == "silu":
-            return AutogradGradient(self, weights, gradient)
-        return MLPGradient(self, weights, gradient, rows)
+        if self.activation in CLOSED_FORM:
+            return MLPGradient(self, weights, gradient, rows)
+        return AutogradGradient(self, weights, gradient)
 
     def data_passes(self, images: Tensor) -> DataPasses:
         closed_form = self.activation in CLOSED_FORM
