@@ -9,7 +9,6 @@ from utils.networks.registry import CONV_NETWORKS, conv_network, load_network, n
 from utils.runs.errors import UserError
 
 import pytest
-import torch
 
 
 def config_with(**settings) -> SimpleNamespace:
@@ -18,9 +17,8 @@ def config_with(**settings) -> SimpleNamespace:
 
 
 def data_of(*image_shape) -> SimpleNamespace:
-    images = torch.zeros(2, *image_shape)
     num_pixels = math.prod(image_shape)
-    return SimpleNamespace(num_pixels=num_pixels, num_classes=5, train_images=images)
+    return SimpleNamespace(num_pixels=num_pixels, num_classes=5, image_shape=image_shape)
 
 
 def test_a_config_gives_the_hidden_layers_and_the_data_the_others():

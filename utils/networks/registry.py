@@ -28,8 +28,7 @@ def network_for(config, data) -> Network:
         if config.width is not None:
             raise UserError("An mlp has no width: give --hidden_sizes.")
         return MLP((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
-    image_shape = tuple(data.train_images.shape[1:])
-    return conv_network(config.network, image_shape, data.num_classes, config.width)
+    return conv_network(config.network, data.image_shape, data.num_classes, config.width)
 
 
 def conv_network(
