@@ -67,6 +67,84 @@ def representation_cost(source: Path) -> Figure:
 
 
 @figure(
+    "symmetry_balance",
+    "cells.jsonl",
+    title="Weight decay and the minimum mass",
+    caption="Each line is a cell of the grid, each point an epoch, averaged over networks; x is "
+    "weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of the initial "
+    "difference between incoming and outgoing mass of hidden units, relative to the same training "
+    "without weight decay, and exp(−2x). Middle: the excess over the minimum mass. Right: mass "
+    "(solid) and minimum mass (dashed) during training.",
+)
+def balance(source: Path) -> Figure:
+    """Draw imbalance and excess against weight decay × time, and masses over epochs."""
+    cells = [cell for cell in _records(source) if not cell["projected"]]
+    without = {_training(cell): cell for cell in cells if not cell["weight_decay"]}
+    drawn, (axes,) = panels(1, 3)
+    look = {"markersize": 3, "linewidth": 0.7, "marker": "."}
+    for cell in cells:
+        color, times = _color(cell), cell["decay_time"]
+        if cell["optimizer"] == "SGD":
+            axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
+        if cell["optimizer"] == "SGD" and _training(cell) in without:
+            shares = (np.mean(each["share_left"], -1) for each in (cell, without[_training(cell)]))
+            axes[0].plot(times, np.divide(*shares), color=color, **look)
+        axes[2].plot(np.mean(cell["mass"], -1), color=color, linewidth=0.9)
+        axes[2].plot(np.mean(cell["minimum"], -1), color=color, linewidth=0.9, linestyle="--")
+    grid = np.linspace(0, max(cell["decay_time"][-1] for cell in cells), 100)
+    axes[0].plot(grid, np.exp(-2 * grid), color="black", linewidth=1, label="exp(−2x)")
+    for name, color in {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}.items():
+        axes[2].plot([], [], color=color, label=name)
+    axes[0].legend()
+    axes[2].legend()
+    axes[0].set(xlabel="x", ylabel="share of the imbalance left")
+    axes[1].set(xlabel="x", ylabel="excess mass [%]")
+    axes[2].set(xlabel="epoch", ylabel="mass", yscale="log")
+    return drawn
+
+
+@figure(
+    "symmetry_balance",
+    "cells.jsonl",
+    title="Scaling networks to their minimum mass while they are trained",
+    caption="Every cell of SGD's grid trained as usual (horizontally) and scaled to its minimum "
+    "mass after each epoch (vertically), from the same start and in the same order of images: one "
+    "point for each network, or pair of networks. Below the line the intervention makes it lower.",
+)
+def intervention(source: Path) -> Figure:
+    """Draw scores with the intervention against scores without it."""
+    cells = [cell for cell in _records(source) if cell["optimizer"] == "SGD"]
+    drawn, (axes,) = panels(1, 4, width=2.6, height=2.6)
+    names = {
+        "accuracy": "test accuracy", "nll": "test NLL [nats]", "calibration_error": "ECE",
+        "barrier": "barrier [nats]",
+    }  # fmt: skip
+    for axis, (name, label) in zip(axes, names.items(), strict=True):
+        for plain, projected in zip(cells[::2], cells[1::2], strict=True):
+            axis.scatter(plain[name], projected[name], s=8, color=_color(plain), linewidths=0)
+        ends = axis.get_xlim()
+        axis.plot(ends, ends, color=GREY, linewidth=0.8)
+        axis.set(title=label, xlabel="as usual")
+    axes[0].set(ylabel="minimum mass")
+    return drawn
+
+
+def _records(source: Path) -> list[dict]:
+    return [json.loads(line) for line in Path(source).read_text().splitlines()]
+
+
+def _training(cell: dict) -> tuple:
+    """Return what a cell has in common with the same training by another weight decay."""
+    return cell["optimizer"], cell["learning_rate"], cell["momentum"]
+
+
+def _color(cell: dict) -> str:
+    if cell["optimizer"] == "Adam":
+        return GREY
+    return ORANGE if cell["momentum"] else BLUE
+
+
+@figure(
     "symmetry_marginals",
     "marginals.json",
     title="Which hidden unit holds the largest weight",

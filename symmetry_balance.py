@@ -1,0 +1,214 @@
+"""Why weight decay does not reach the minimum mass, and whether it would help if it did.
+
+Weight decay pulls incoming and outgoing mass of a ReLU unit towards each other. Without gradient
+noise, what is left of their difference after time t is the share
+
+    exp(−2 · weight decay · ∫ learning rate dt / (1 − momentum))     t in steps
+
+Networks are trained over a grid of weight decays, learning rates and momenta, and by Adam, to which
+this does not apply. After every epoch the share, the mass and the minimum mass are measured. Each
+SGD cell is also trained with an intervention: after every epoch all networks are scaled to their
+minimum mass. Their accuracy, calibration and loss barriers are then compared.
+
+    python symmetry_balance.py                        an MLP on MNIST, ten minutes
+    python symmetry_balance.py --network lenet        another network
+    python symmetry_balance.py --config_name quick    seconds
+
+A stopped run goes on with the next cell. Leaves in its run directory cells.jsonl (a record for each
+cell of the grid; see `measure_cell`), the figures balance.png and intervention.png with .pdf, and
+summary.json.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from papers.symmetry import claims, figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
+from utils.methods.training import TrainingSettings, TrainingState, start_training, train
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.networks.registry import network_for
+from utils.report.paper import print_verdicts
+from utils.runs.compute import choose_device
+from utils.runs.config import NetworkConfig, option
+from utils.runs.files import write_atomically
+from utils.runs.progress import progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.mass import imbalance, mass, minimum_mass, minimum_of, scalable_groups
+from utils.symmetry.matching import WeightMatcher
+from utils.symmetry.paths import Line, barrier, score
+from utils.symmetry.rebasin import move
+
+import torch
+from torch import Tensor
+
+KIND = "symmetry_balance"
+HALFWAY = (0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceConfig(NetworkConfig):
+    num_networks: int = option(4, "networks in each cell, trained side by side", minimum=2)
+    num_epochs: int = option(20, "passes over the training images", minimum=1)
+    batch_size: int = option(64, "images per step", minimum=1)
+    weight_decays: list[float] = option([1e-4, 1e-3], "weight decays of the grid", minimum=0)
+    learning_rates: list[float] = option([0.01, 0.1], "learning rates of SGD", above=0)
+    momenta: list[float] = option([0.0, 0.9], "momenta of SGD", minimum=0)
+    adam_rates: list[float] = option([0.001], "learning rates of Adam", above=0)
+
+
+class Cell(NamedTuple):
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    projected: bool  # to minimum mass after every epoch
+
+
+def main(config: BalanceConfig) -> None:
+    device = choose_device(config.device)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
+    network = network_for(config, data)
+    scalable_groups(network)  # refuse networks without scales
+    data = data.inputs(network.input_shape).to(device)
+    run = open_run(config, KIND, device)
+    if run.finished:
+        return
+    run.select_matmul()
+    network.save(run.path("network.json"))
+    records = train_grid(run, network, data)
+    figures.balance.save(run)
+    figures.intervention.save(run)
+    run.finish({"cells": [final_numbers(record) for record in records]})
+    print_verdicts(run, *claims.BALANCE)
+    print(f"Saved in {run.directory}")
+
+
+def cells_of(config: BalanceConfig) -> Iterator[Cell]:
+    """Yield the cells of the grid, SGD's as they are and projected."""
+    grid = itertools.product(config.learning_rates, config.momenta, config.weight_decays)
+    for rate, momentum, decay in grid:
+        for projected in (False, True):
+            yield Cell("SGD", rate, momentum, decay, projected)
+    for rate, decay in itertools.product(config.adam_rates, config.weight_decays):
+        yield Cell("Adam", rate, 0.0, decay, projected=False)
+
+
+def train_grid(run: Run, network: Network, data: Dataset) -> list[dict]:
+    """Return the records of all cells; those that an interrupted run has left are kept."""
+    path, cells = run.path("cells.jsonl"), list(cells_of(run.config))
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    with run.graceful_stop(), progress_bar(len(cells), "grid", len(records), unit="cell") as bar:
+        for cell in cells[len(records) :]:
+            records.append(measure_cell(network, data, cell, run.config))
+            text = "".join(json.dumps(record) + "\n" for record in records)
+            write_atomically(path, lambda file, text=text: file.write(text.encode()))
+            bar.update()
+            run.stop_if_asked()
+    return records
+
+
+# ---- one cell
+
+
+def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceConfig) -> dict:
+    """Train the networks of a cell; return its settings, profiles over epochs and final scores.
+
+    decay_time [epochs + 1]: weight decay · Σ learning rate / (1 − momentum), over steps
+    share_left, mass, minimum, excess [epochs + 1, networks]: see `profile`
+    accuracy, nll, calibration_error [networks]; barrier [pairs]: at the middle of the line between
+        networks 0 and 1, 2 and 3, …, after matching by weight
+    """
+    settings = TrainingSettings(
+        cell.optimizer, cell.learning_rate, config.batch_size, cell.momentum,
+        prior_precision=cell.weight_decay * len(data.train_labels),
+    )  # fmt: skip
+    starts = [
+        network.initial_weights(generator(config.seed, "initial_weights", k))
+        for k in range(config.num_networks)
+    ]
+    state = start_training(torch.stack(starts).to(data.train_labels.device), settings)
+    start = imbalance(network, state.weights)
+    profiles = [profile(network, state.weights, start)]
+    for _ in range(config.num_epochs):
+        state, _ = train(
+            network, state, data.train_images, data.train_labels, settings,
+            seed=config.seed, num_epochs=1,
+        )  # fmt: skip
+        if cell.projected:
+            state = project(network, state)
+        profiles.append(profile(network, state.weights, start))
+    steps = -(-len(data.train_labels) // config.batch_size)
+    rate = cell.weight_decay * cell.learning_rate / (1 - cell.momentum)
+    return {
+        **cell._asdict(),
+        "decay_time": [rate * steps * epoch for epoch in range(config.num_epochs + 1)],
+        **{name: [each[name] for each in profiles] for name in profiles[0]},
+        **final_scores(network, data, state.weights),
+    }
+
+
+def profile(network: Network, weights: Tensor, start: Tensor) -> dict[str, list[float]]:
+    """Return, for each network, the share of the initial imbalance that is left, and masses.
+
+    The share is the projection ⟨now, start⟩ / ‖start‖² of incoming minus outgoing mass over units,
+    biases included: the quantity that gradient flow conserves.
+    """
+    share = (imbalance(network, weights) * start).sum(-1) / start.square().sum(-1)
+    total, lowest = mass(network, weights), minimum_of(network, weights)
+    values = {"share_left": share, "mass": total, "minimum": lowest, "excess": total / lowest - 1}
+    return {name: value.tolist() for name, value in values.items()}
+
+
+def project(network: Network, state: TrainingState) -> TrainingState:
+    """Scale networks to their minimum mass, and their momentum as gradients change with that."""
+    scaling = minimum_mass(network, state.weights, biases=True)
+    inverse = replace(scaling, log_scales={n: -each for n, each in scaling.log_scales.items()})
+    weights, momentum = scaling.apply(state.weights), inverse.apply(state.momentum)
+    return state._replace(weights=weights, momentum=momentum)
+
+
+def final_scores(network: Network, data: Dataset, weights: Tensor) -> dict[str, list[float]]:
+    metrics = {"accuracy": accuracy, "nll": mean_nll, "calibration_error": calibration_error}
+    predicted = [class_probabilities(network, each, data.test_images) for each in weights]
+    scores = {
+        name: [metric(probabilities, data.test_labels) for probabilities in predicted]
+        for name, metric in metrics.items()
+    }
+    pairs = zip(weights[::2], weights[1::2], strict=False)
+    return scores | {"barrier": [matched_barrier(network, data, *pair) for pair in pairs]}
+
+
+def matched_barrier(network: Network, data: Dataset, first: Tensor, second: Tensor) -> float:
+    """Return the test loss barrier half-way to the second network, rebased to the first."""
+    rebased = move(second, WeightMatcher(network, first)(second).transformation)
+    line = Line(network, first, rebased, HALFWAY)
+    losses = score(line, data.test_images, data.test_labels).loss
+    return barrier(losses, HALFWAY)[1].item()
+
+
+def final_numbers(record: dict) -> dict:
+    """Return a cell's settings, and means over its networks at the end of training."""
+    numbers = {name: record[name] for name in Cell._fields}
+    numbers["decay_time"] = record["decay_time"][-1]
+    for name in ("share_left", "mass", "minimum", "excess"):
+        numbers[name] = mean(record[name][-1])
+    for name in ("accuracy", "nll", "calibration_error", "barrier"):
+        numbers[name] = mean(record[name])
+    return numbers
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+CONFIG = BalanceConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
