@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 SCRIPT = REPOSITORY / "examples" / "own_networks.py"
-README = (REPOSITORY / "README.md").read_text()
+PAGE = (REPOSITORY / "docs" / "own_networks.md").read_text()
 
 
 @pytest.fixture
@@ -353,20 +353,16 @@ def test_a_network_with_a_single_output_has_no_classes(own):
     assert own("--networks", "a.pt", "a.pt").returncode == 0
 
 
-# ---- README, word for word
+# ---- docs/own_networks.md, word for word
 
 
-def readme_section(title: str) -> str:
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def commands(section: str) -> list[list[str]]:
-    lines = [line.split("  #")[0] for line in section.splitlines()]
+def commands() -> list[list[str]]:
+    lines = [line.split("  #")[0] for line in PAGE.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("python ")]
 
 
-def write_readme_files(tmp_path) -> list[nn.Sequential]:
-    """What README's commands name: networks for MNIST, and samples of them in mine/."""
+def write_files(tmp_path) -> list[nn.Sequential]:
+    """Write what the page's commands name: networks for MNIST, and samples of them."""
     torch.manual_seed(0)
     nets = [sequential(784, 4, 10) for _ in range(3)]
     for name, net in zip("abc", nets, strict=True):
@@ -375,15 +371,15 @@ def write_readme_files(tmp_path) -> list[nn.Sequential]:
     np.save(tmp_path / "y.npy", torch.randint(10, (20,)).numpy())
     (tmp_path / "samples").mkdir()
     np.save(tmp_path / "samples/samples.npy", torch.stack([flat(net) for net in nets]).numpy())
-    said = re.search(r'`({"sizes".*?})`', readme_section("Your own networks"))[1]
+    said = re.search(r'`({"sizes".*?})`', PAGE)[1]
     (tmp_path / "samples/network.json").write_text(said.replace("512", "4"))
     return nets
 
 
-def test_readmes_commands_run(own, script, tmp_path, data_dir):
+def test_the_pages_commands_run(own, script, tmp_path, data_dir):
     """The example from the repository's folder in a process of its own; the rest in this one."""
-    write_readme_files(tmp_path)
-    networks, samples, evaluation = commands(readme_section("Your own networks"))
+    write_files(tmp_path)
+    networks, samples, evaluation = commands()
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = subprocess.run(
         [sys.executable, *networks], cwd=tmp_path, text=True, capture_output=True,
@@ -398,8 +394,8 @@ def test_readmes_commands_run(own, script, tmp_path, data_dir):
     assert "hmc_rebased" in table
 
 
-def test_readmes_lines_of_python_run():
-    code = re.search(r"```python\n(.*?)```", readme_section("Your own networks"), re.DOTALL)[1]
+def test_the_pages_lines_of_python_run():
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     torch.manual_seed(0)
     net = sequential(6, 9, 3)
     nets = [net, permuted(net, [shift(9)]), permuted(net, [swap(9)])]
