@@ -10,8 +10,8 @@ units by weights that matter.
     python symmetry_marginals.py                        the batch's newest HMC and ensemble runs
     python symmetry_marginals.py --posteriors DE=runs/default/sgd-MNIST-optunet HMC=runs/laptop/…
 
-Takes seconds to minutes. Leaves in its run directory marginals.json, the figure marginals.png and
-.pdf, and summary.json.
+Takes seconds to minutes. Leaves in its run directory marginals.json, the figure
+largest_weights.png and .pdf, and summary.json.
 """
 
 import math
@@ -70,7 +70,7 @@ def main(config: MarginalsConfig) -> None:
         name: study(members, name, config.seed, config.key) for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
-    figures.marginals.save(run)
+    figures.largest_weights.save(run)
     run.finish(without_counts(results))
     print_results(results)
     print_verdicts(run, claims.units_are_exchangeable)

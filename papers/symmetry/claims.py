@@ -226,6 +226,30 @@ def projection_changes_little(results: Results) -> Finding:
     )
 
 
+# ---- Section 5.2
+
+
+@claim(
+    "Units change their order while they are trained, less and less towards the end.",
+    source="Section 5.2",
+    criterion="holds if Kendall's τ of orders by norm is below 0.9 from start to end, and at least "
+    "0.9 over the last epoch; in part if one of both",
+    kinds=("symmetry_order",),
+)
+def order_settles(results: Results) -> Finding:
+    summary = results.json("symmetry_order", "summary.json")
+    whole, last = summary["norm_start_to_end"], summary["norm_step"]["last"]
+    moves = summary["transpositions"]
+    return Finding(
+        (FAILS, PARTLY, HOLDS)[(whole < 0.9) + (last >= 0.9)],
+        f"τ by norm is {whole:.2f} from start to end and {last:.3f} over the last epoch; by the "
+        f"largest weight {summary['largest_start_to_end']:.2f} and "
+        f"{summary['largest_step']['last']:.3f}. Rebasin, which counts units that have taken each "
+        f"other's roles, finds {moves['first']:.1f} transpositions per layer in the first tenth of "
+        f"an epoch and {moves['last']:.1f} in the last epoch.",
+    )
+
+
 def _sgd_cells(results: Results, projected: bool) -> list[dict]:
     cells = results.json("symmetry_balance", "summary.json")["cells"]
     return [c for c in cells if c["optimizer"] == "SGD" and c["projected"] == projected]

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from utils.report.figures import BLUE, GREY, ORANGE, panels
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
 
 import numpy as np
@@ -129,6 +129,37 @@ def intervention(source: Path) -> Figure:
     return drawn
 
 
+@figure(
+    "symmetry_order",
+    "order.npz",
+    title="Section 5.2: units change their order while they are trained",
+    caption="Left: Kendall's τ of the order of hidden units (by the norm of their incoming weights "
+    "and three other keys) in neighbouring snapshots, ten in the first epoch and then one per "
+    "epoch: 1 means that no two units have changed places. Middle: the same between each snapshot "
+    "and the end. Right: the number of transpositions of the rebasin to the snapshot before, per "
+    "network. Averages over networks and layers.",
+)
+def order(source: Path) -> Figure:
+    """Draw how orders of units change during training."""
+    results = np.load(source)
+    epochs = results["epochs"]
+    keys = [name.removesuffix("_step") for name in results.files if name.endswith("_step")]
+    drawn, (axes,) = panels(1, 3)
+    lines = zip(keys, (BLUE, ORANGE, GREEN, PURPLE), ("-", "--", ":", "-."), strict=True)
+    for key, color, line in lines:
+        look = {"color": color, "linestyle": line, "label": key.replace("_", " ")}
+        axes[0].plot(epochs[1:], np.nanmean(results[f"{key}_step"], (1, 2)), **look)
+        axes[1].plot(epochs[:-1], np.nanmean(results[f"{key}_end"], (1, 2)), **look)
+    axes[2].plot(epochs[1:], results["transpositions"].sum(-1).mean(-1), ".-", color=BLUE)
+    axes[0].legend()
+    axes[0].set(ylabel="τ to the snapshot before")
+    axes[1].set(ylabel="τ to the end")
+    axes[2].set(ylabel="NoT to the snapshot before")
+    for axis in axes:
+        axis.set(xlabel="epoch")
+    return drawn
+
+
 def _records(source: Path) -> list[dict]:
     return [json.loads(line) for line in Path(source).read_text().splitlines()]
 
@@ -153,7 +184,7 @@ def _color(cell: dict) -> str:
     "rebasin to the first network. The line is the same share for all units. χ² is corrected for "
     "the correlation of a chain's draws.",
 )
-def marginals(source: Path) -> Figure:
+def largest_weights(source: Path) -> Figure:
     """Draw the check of the corollary, as on the paper's poster."""
     results = json.loads(Path(source).read_text())
     firsts = {name: next(iter(result["groups"].values())) for name, result in results.items()}

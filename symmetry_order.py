@@ -1,0 +1,159 @@
+"""How often do hidden units change their order while a network is trained?
+
+Section 5.2 of Laurent et al. (2024). Units are sorted by a key; Kendall's τ of the orders at two
+times is 1 if no pair of units has changed places and −1 if all have. The number of transpositions
+that rebasin finds between two times (NoT, the measure of Xiao et al. 2023) says whether units have
+taken each other's roles. Snapshots are taken ten times in the first epoch and after each epoch.
+
+    python symmetry_order.py                        MLPs on MNIST, minutes
+    python symmetry_order.py --network lenet        another network
+    python symmetry_order.py --config_name quick    seconds
+
+Leaves in its run directory order.npz, the figure order.png and .pdf, and summary.json.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from papers.symmetry import claims, figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.networks.network import Network
+from utils.networks.registry import network_for
+from utils.report.paper import print_verdicts
+from utils.runs.compute import choose_device
+from utils.runs.config import PermutationConfig, option
+from utils.runs.errors import UserError
+from utils.runs.progress import progress_bar
+from utils.runs.run import open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.matching import WeightMatcher
+from utils.symmetry.normal_forms import KEYS, unit_keys
+from utils.symmetry.unit_order import order_correlation
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KIND = "symmetry_order"
+PARTS = 10  # of the first epoch, with a snapshot after each
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderConfig(PermutationConfig):
+    num_networks: int = option(4, "networks, trained side by side", minimum=1)
+    weight_decay: float = option(0.0, "weight decay", minimum=0)
+
+
+def main(config: OrderConfig) -> None:
+    device = choose_device(config.device)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
+    network = network_for(config, data)
+    if not network.groups:
+        raise UserError(f"The network {network} has no hidden units to order.")
+    data = data.inputs(network.input_shape).to(device)
+    run = open_run(config, KIND, device)
+    if run.finished:
+        return
+    run.select_matmul()
+    network.save(run.path("network.json"))
+    snapshots = list(train_with_snapshots(network, data, config))
+    epochs = [epoch for epoch, _ in snapshots]
+    weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
+    results = {"transpositions": transpositions(network, weights)}
+    for key in KEYS:
+        results |= correlations(network, weights, key)
+    run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
+    figures.order.save(run)
+    run.finish(summary_of(epochs, results))
+    print_verdicts(run, claims.order_settles)
+    print(f"Saved in {run.directory}")
+
+
+# ---- training
+
+
+def train_with_snapshots(
+    network: Network, data: Dataset, config: OrderConfig
+) -> Iterator[tuple[float, Tensor]]:
+    """Yield the time in epochs and the weights [networks, d]."""
+    images, labels, device = data.train_images, data.train_labels, data.train_labels.device
+    starts = [
+        network.initial_weights(generator(config.seed, "initial_weights", k))
+        for k in range(config.num_networks)
+    ]
+    state = start_training(torch.stack(starts).to(device), settings_of(config))
+    yield 0.0, state.weights
+    shuffled = torch.randperm(len(labels), generator=generator(config.seed, "parts")).to(device)
+    with progress_bar(config.num_epochs, "networks") as bar:
+        for number, part in enumerate(shuffled.tensor_split(PARTS), start=1):
+            state = train_on(network, state, images[part], labels[part], config)
+            yield number / PARTS, state.weights
+        bar.update()
+        state = state._replace(epoch=1)
+        while state.epoch < config.num_epochs:
+            state = train_on(network, state, images, labels, config)
+            bar.update()
+            yield float(state.epoch), state.weights
+
+
+def train_on(
+    network: Network, state: TrainingState, images: Tensor, labels: Tensor, config: OrderConfig
+) -> TrainingState:
+    """Return the state after one pass over some images, with the same weight decay per step."""
+    settings = settings_of(config, prior_precision=config.weight_decay * len(labels))
+    state, _ = train(network, state, images, labels, settings, seed=config.seed, num_epochs=1)
+    return state
+
+
+# ---- what is measured
+
+
+def correlations(network: Network, weights: Tensor, key: str) -> dict[str, np.ndarray]:
+    """Return τ [snapshots − 1, networks, groups] between neighbours, and to the end."""
+    keys = [unit_keys(network, weights, name, key) for name in network.groups]
+    last = len(weights) - 1
+
+    def correlation(first: int, second: int) -> list[list[float]]:
+        return [
+            [order_correlation(each[first, k], each[second, k]) for each in keys]
+            for k in range(weights.shape[1])
+        ]
+
+    return {
+        f"{key}_step": np.array([correlation(number, number + 1) for number in range(last)]),
+        f"{key}_end": np.array([correlation(number, last) for number in range(last)]),
+    }
+
+
+def transpositions(network: Network, weights: Tensor) -> np.ndarray:
+    """Return NoT [snapshots − 1, networks, groups] of each snapshot's rebasin to the one before."""
+    return np.array([
+        [
+            list(WeightMatcher(network, a)(b).transformation.transpositions().values())
+            for a, b in zip(before, after, strict=True)
+        ]
+        for before, after in itertools.pairwise(weights)
+    ])  # fmt: skip
+
+
+def summary_of(epochs: list[float], results: dict[str, np.ndarray]) -> dict:
+    """Return means over networks and groups: in the first part of an epoch, and in the last epoch.
+
+    An interval of one epoch has room for more changes than a tenth of one.
+    """
+    numbers = {"interval": {"first": epochs[1] - epochs[0], "last": epochs[-1] - epochs[-2]}}
+    for name in ("transpositions", *(f"{key}_step" for key in KEYS)):
+        values = np.nanmean(results[name], axis=(1, 2))
+        numbers[name] = {"first": float(values[0]), "last": float(values[-1])}
+    for key in KEYS:
+        numbers[f"{key}_start_to_end"] = float(np.nanmean(results[f"{key}_end"][0]))
+    return numbers
+
+
+CONFIG = OrderConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
