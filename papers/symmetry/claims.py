@@ -10,6 +10,8 @@ from papers.symmetry.figures import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 
+import numpy as np
+
 SIGNIFICANT = 0.01
 
 
@@ -247,6 +249,35 @@ def order_settles(results: Results) -> Finding:
         f"{summary['largest_step']['last']:.3f}. Rebasin, which counts units that have taken each "
         f"other's roles, finds {moves['first']:.1f} transpositions per layer in the first tenth of "
         f"an epoch and {moves['last']:.1f} in the last epoch.",
+    )
+
+
+# ---- where both papers meet
+
+
+@claim(
+    "Removing scales as well as the order of units makes a Gaussian describe networks better.",
+    source="ours; the paper, and Xiao et al. (2023)",
+    criterion="holds if for every posterior q_r agrees better with the networks without scales "
+    "than with them, by one of both normal forms, by 3 standard errors; in part if for one",
+    kinds=("symmetry_compact",),
+    ours=True,
+)
+def scales_matter(results: Results) -> Finding:
+    better, told = [], []
+    for name, result in results.json("symmetry_compact", "compact.json").items():
+        cells = {scales: each["q_r"]["agreement"] for scales, each in result["scales"].items()}
+        before = np.array(cells.pop("as they are"))
+        best = max(cells, key=lambda scales: np.mean(cells[scales]))
+        gain = np.array(cells[best]) - before  # of repeats with the same noise
+        error = gain.std(ddof=1) / len(gain) ** 0.5
+        better.append(gain.mean() > 3 * error)
+        told.append(
+            f"{name}: {before.mean():.3f} as it is, {gain.mean():+.3f} ± {error:.3f} with {best}"
+        )
+    return Finding(
+        HOLDS if all(better) else PARTLY if any(better) else FAILS,
+        f"Agreement of q_r's draws with the networks: {'; '.join(told)}.",
     )
 
 

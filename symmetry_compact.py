@@ -1,0 +1,170 @@
+"""Does a Gaussian describe networks better once scales are removed as well as the order of units?
+
+Xiao et al. (2023) fit a Gaussian for each weight to networks as they are (q_d) and after rebasin
+(q_r). Hidden ReLU units have scales, too (Laurent et al. 2024). Here both Gaussians are fitted to
+networks as they are, with incoming weights of norm 1, and at their minimum mass. Networks drawn
+from each are compared with the networks themselves.
+
+    python symmetry_compact.py                        the batch's newest HMC and ensemble runs
+    python symmetry_compact.py --posteriors HMC=runs/laptop/HMC-MNIST-laptop
+    python symmetry_compact.py --config_name quick    fewer draws, fewer images to match by
+
+Takes a minute for each posterior of 100 networks. Leaves in its run directory compact.json and
+summary.json.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from papers.symmetry import claims
+from utils.data.datasets import Dataset, load_dataset
+from utils.evaluation.candidates import named_paths
+from utils.evaluation.metrics import accuracy, agreement, total_variation
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.members import Members, open_members
+from utils.posteriors.moments import no_moments
+from utils.report.paper import print_verdicts
+from utils.report.tables import print_table
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.lookup import PastRun, find_run, identify
+from utils.runs.progress import progress_bar
+from utils.runs.run import open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+from utils.symmetry.mass import minimum_mass, scalable_groups
+from utils.symmetry.matching import METHODS, make_matcher
+from utils.symmetry.normal_forms import NormalForm, unit_norm
+from utils.symmetry.rebasin import move, rebase_all
+
+import numpy as np
+from torch import Tensor
+
+KIND = "symmetry_compact"
+SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
+SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactConfig(Config):
+    posteriors: list[str] = option(
+        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
+        "runs", metavar="NAME=PATH", changeable=True,
+    )  # fmt: skip
+    matching: str = option("activation", "how to rebase", choices=METHODS)
+    num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
+    num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
+    num_repeats: int = option(4, "such predictions, for standard errors", minimum=2)
+
+
+def main(config: CompactConfig) -> None:
+    device = choose_device(config.device)
+    paths = find_posteriors(config)
+    posteriors = {name: open_members(path) for name, path in paths.items()}
+    for members in posteriors.values():
+        scalable_groups(members.network)  # refuse networks without scales
+    data = load_dataset(config.dataset, config.data_dir)
+    inputs = {name: identify(path) for name, path in paths.items()}
+    run = open_run(config, KIND, device, inputs)
+    if run.finished:
+        return
+    run.select_matmul()
+    results = {}
+    for name, members in posteriors.items():
+        num_train = PastRun(paths[name]).data.get("num_train")
+        ready = data.inputs(members.network.input_shape).to(device)
+        images = ready.train_images[:num_train][: config.num_match_images]
+        results[name] = study(members, name, ready, images, config)
+    run.save_json("compact.json", results)
+    run.finish({"columns": results})
+    print_results(results)
+    print_verdicts(run, claims.scales_matter)
+    print(f"Saved in {run.directory}")
+
+
+def find_posteriors(config: CompactConfig) -> dict[str, Path]:
+    if config.posteriors:
+        return named_paths(config, config.posteriors)
+    return {
+        kind: find_run(config, kind, script, "--posteriors") for kind, script in SCRIPTS.items()
+    }
+
+
+# ---- Gaussians
+
+
+def study(
+    members: Members, name: str, data: Dataset, images: Tensor, config: CompactConfig
+) -> dict:
+    """Return scores of q_d and q_r for every treatment of scales, beside the networks' own."""
+    network, weights = members.network, members.weights.flatten(0, 1).to(images.device)
+    truth = mean_probabilities(network, weights, data.test_images)
+    own = accuracy(truth, data.test_labels)
+    results = {"networks": len(weights), "accuracy": own, "scales": {}}
+    with progress_bar(len(SCALES) * 2, name, unit="Gaussian") as bar:
+        for scales, normal_form in SCALES.items():
+            rows = [scaled(network, row, normal_form) for row in weights]
+            matcher = make_matcher(config.matching, network, rows[0], images)
+            rebased = (each.weights for each in rebase_all(network, rows, matcher))
+            results["scales"][scales] = {}
+            for key, chosen in {"q_d": rows, "q_r": rebased}.items():
+                posterior = fit(network, chosen)
+                results["scales"][scales][key] = score(posterior, truth, data, config)
+                bar.update()
+    return results
+
+
+def scaled(network: Network, weights: Tensor, normal_form: NormalForm | None) -> Tensor:
+    """Return a network in a normal form, which is computed in float64."""
+    if normal_form is None:
+        return weights
+    weights = weights.double()
+    return move(weights, normal_form(network, weights)).float()
+
+
+def fit(network: Network, weights: Iterable[Tensor]) -> Gaussian:
+    """Return the Gaussian with the mean and deviation of every weight."""
+    moments = None
+    for row in weights:
+        moments = (moments or no_moments(row)).add(row)
+    return moments.gaussian(network)
+
+
+# ---- scores
+
+
+def score(posterior: Gaussian, truth: Tensor, data: Dataset, config: CompactConfig) -> dict:
+    """Return each score in every repeat, and the accuracy of the one network at the mean.
+
+    Repeats draw the same noise for every Gaussian, so differences between Gaussians are paired.
+    """
+    scores = {"agreement": [], "total_variation": [], "accuracy": []}
+    for number in range(config.num_repeats):
+        draws = posterior.draw(config.num_draws, generator(config.seed, "draws", number))
+        predicted = mean_probabilities(posterior.network, draws, data.test_images)
+        scores["agreement"].append(agreement(predicted, truth))
+        scores["total_variation"].append(total_variation(predicted, truth))
+        scores["accuracy"].append(accuracy(predicted, data.test_labels))
+    at_mean = class_probabilities(posterior.network, posterior.mean, data.test_images)
+    return scores | {"mean_accuracy": [accuracy(at_mean, data.test_labels)]}
+
+
+def print_results(results: dict) -> None:
+    names = ("agreement", "total_variation", "accuracy", "mean_accuracy")
+    rows = [["posterior", "scales", "", *(name.replace("_", " ") for name in names)]]
+    for posterior, result in results.items():
+        rows += [
+            [posterior, scales, key, *(f"{np.mean(scores[name]):.4f}" for name in names)]
+            for scales, columns in result["scales"].items()
+            for key, scores in columns.items()
+        ]
+    print_table(rows)
+
+
+CONFIG = CompactConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
