@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names what is there, and CITATION.cff both papers as README does."""
+"""CONTRIBUTING.md names real files and names; CITATION.cff cites both papers as README does."""
 
 import re
 
@@ -16,13 +16,13 @@ PAPERS = {
 
 
 def quoted(text: str) -> list[str]:
-    """What stands in backticks, but for the method and the files that are only examples."""
+    """Return what stands in backticks, without code blocks and placeholders."""
     found = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    return [name for name in found if "swag" not in name.lower() and "<" not in name]
+    return [name for name in found if "<" not in name]
 
 
 def test_files_named_in_contributing_exist():
-    paths = [name for name in quoted(CONTRIBUTING) if re.fullmatch(r"[\w/]+\.py", name)]
+    paths = [name for name in quoted(CONTRIBUTING) if re.fullmatch(r"[\w/]+\.(py|yaml|md)", name)]
     assert len(paths) > 20
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
 
@@ -34,7 +34,7 @@ def test_names_used_in_contributing_are_in_the_code():
     names = [
         match[1]
         for name in quoted(CONTRIBUTING)
-        if (match := re.match(r"@?(?:run\.|figures\.)?(\w+)(?:\(.*\))?$", name))
+        if (match := re.match(r"@?(?:run\.|network\.)?(\w+)(?:\(.*\))?$", name))
     ]
     assert len(names) > 40
     assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
