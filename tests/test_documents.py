@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
+DOCS = REPOSITORY / "docs"
 README = (REPOSITORY / "README.md").read_text()
 PAPERS = {
     "2401.00611": ["Xiao", "Liu", "Bamler"],
@@ -24,6 +25,13 @@ def quoted(text: str) -> list[str]:
 def test_files_named_in_contributing_exist():
     paths = [name for name in quoted(CONTRIBUTING) if re.fullmatch(r"[\w/]+\.(py|yaml|md)", name)]
     assert len(paths) > 20
+    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(p.name for p in DOCS.glob("*.md"))])
+def test_files_named_in_the_pages_exist(page):
+    text = (REPOSITORY / page if page == "README.md" else DOCS / page).read_text()
+    paths = [name for name in quoted(text) if re.fullmatch(r"\w+/[\w/]+\.(py|yaml|md)", name)]
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
 
 
