@@ -19,6 +19,26 @@ def data_order(num_points: int, seed: int, stream: Hashable, epoch: int) -> Tens
     return torch.randperm(num_points, generator=generator(seed, "data_order", stream, epoch))
 
 
+class PlainBatches:
+    """The training inputs as they are."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor):
+        self._inputs, self._labels = inputs, labels
+
+    def epoch(
+        self, batch_size: int, *, seed: int, streams: Sequence[Hashable], epoch: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs [K, batch, *input_shape], in a buffer, and labels [K, batch]."""
+        num_points = len(self._labels)
+        orders = [data_order(num_points, seed, stream, epoch) for stream in streams]
+        rows = len(orders) * min(batch_size, num_points)
+        buffer = self._inputs.new_empty(rows, *self._inputs.shape[1:])
+        for indices in torch.stack(orders).to(self._labels.device).split(batch_size, dim=1):
+            inputs = buffer[: indices.numel()]
+            torch.index_select(self._inputs, 0, indices.flatten(), out=inputs)
+            yield inputs.unflatten(0, indices.shape), self._labels[indices]
+
+
 class Batches:
     """Augmented training images, as inputs of a network.
 

@@ -1,19 +1,27 @@
 """Run any method from its settings to a finished run directory."""
 
+import dataclasses
 import json
+import multiprocessing
+import signal
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import NamedTuple
 
-from utils.data.datasets import load_pixels
+from utils.data.datasets import load_dataset
 from utils.methods.method import Method, Problem, Scores, tensors_of
+from utils.methods.training import RecipeConfig
 from utils.networks.registry import network_for
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
-from utils.runs.compute import choose_device
+from utils.runs.compute import choose_device, choose_matmul
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, open_run
+
+import torch
 
 
 def run_method(method: Method, config) -> None:
@@ -30,9 +38,11 @@ def run_method(method: Method, config) -> None:
 
 def set_up(method: Method, config) -> Problem:
     device = choose_device(config.device)
-    data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
-    network = network_for(config, data)
-    return Problem(network, data, method.prior(config, data), device)
+    images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    network = network_for(config, images)
+    inputs = images.inputs(network.input_shape, images.normalisation(network.normalisation))
+    batches = config.batches(images, network) if isinstance(config, RecipeConfig) else None
+    return Problem(network, inputs, method.prior(config, inputs), device, batches)
 
 
 def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
@@ -41,27 +51,37 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     With several groups, each leaves its posterior in a directory of its own as soon as it is ready.
     """
     groups = method.modes(run.config)
-    places = [mode_directory(run.directory, number) for number in range(len(groups))]
     if len(groups) == 1:
-        places = [run.directory]
-    for place, modes in zip(places, groups, strict=True):
-        if len(groups) > 1 and (place / "posterior.json").exists():
-            continue  # this group was ready when the run was interrupted
-        posterior = train_group(method, problem, run, modes)
-        place.mkdir(exist_ok=True)
-        posterior.save(place)
-    if len(groups) == 1:
+        posterior = train_group(method, problem, run, groups[0])
+        posterior.save(run.directory)
         return posterior
-    mixture = Mixture([open_posterior(place) for place in places])
+    places = [mode_directory(run.directory, number) for number in range(len(groups))]
+    waiting = [
+        (place, modes)
+        for place, modes in zip(places, groups, strict=True)
+        if not (place / "posterior.json").exists()  # written last
+    ]
+    if getattr(run.config, "jobs", 1) > 1:
+        train_in_processes(method, run, waiting, len(groups))
+    else:
+        for place, modes in waiting:
+            save_group(train_group(method, problem, run, modes), place)
+    mixture = Mixture([open_posterior(place, fewest=1) for place in places])
     mixture.save_kind(run.directory)
     return mixture
 
 
+def save_group(posterior: Posterior, place: Path) -> None:
+    place.mkdir(exist_ok=True)
+    posterior.save(place)
+
+
 def train_group(method: Method, problem: Problem, run: Run, modes: Sequence[int]) -> Posterior:
+    """Train a group of modes, with a checkpoint after every step."""
     config = run.config
     state = restored(run, method.init(problem, config, modes), modes)
-    title = method.title if len(modes) == 1 else f"{method.title}, {len(modes)} networks"
-    with run.graceful_stop(), progress_bar(config.num_epochs, title, state.epoch) as bar:
+    with run.graceful_stop(), progress_bar(config.num_epochs, title(method, modes)) as bar:
+        bar.update(state.epoch)
         while state.epoch < config.num_epochs:
             before = state.epoch
             state, records = method.step(problem, state, config)
@@ -74,6 +94,11 @@ def train_group(method: Method, problem: Problem, run: Run, modes: Sequence[int]
     return method.posterior(problem, state, config)
 
 
+def title(method: Method, modes: Sequence[int]) -> str:
+    last = f"-{modes[-1]}" if len(modes) > 1 else ""
+    return f"{method.title} {modes[0]}{last}"
+
+
 def restored(run: Run, state, modes: Sequence[int]):
     """Return the state in the run's checkpoint if it is of these modes, else the given one."""
     shapes = {name: each.shape for name, each in tensors_of(state).items()}
@@ -82,6 +107,69 @@ def restored(run: Run, state, modes: Sequence[int]):
         return state
     counters, tensors = saved
     return state._replace(**tensors, epoch=counters["epoch"])
+
+
+# ---- several processes
+
+
+def train_in_processes(
+    method: Method, run: Run, waiting: list[tuple[Path, Sequence[int]]], num_groups: int
+) -> None:
+    """Train groups in single-threaded processes; a kill costs the groups under way."""
+    run.load_checkpoint()  # keeps the records of the groups that are ready
+    context = multiprocessing.get_context("spawn")
+    arguments = (method, dataclasses.asdict(run.config), run.meta["matmul"])
+    with (
+        ProcessPoolExecutor(run.config.jobs, context, begin_process, arguments) as pool,
+        run.graceful_stop(),
+        progress_bar(num_groups, method.title, num_groups - len(waiting), "group") as bar,
+    ):
+        running = {pool.submit(train_apart, *group) for group in waiting}
+        while running and not run.stop_requested:
+            done, running = wait(running, timeout=1, return_when=FIRST_COMPLETED)
+            for each in done:
+                run.log(**each.result())
+                run.save_checkpoint({"groups": num_groups - len(running)})
+                bar.update()
+        if run.stop_requested:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+    run.stop_if_asked()
+
+
+class Worker(NamedTuple):
+    """What a process that trains groups keeps from one to the next."""
+
+    method: Method
+    config: object
+    problem: Problem
+
+
+worker: Worker | None = None
+
+
+def begin_process(method: Method, settings: dict, matmul: str) -> None:
+    """Set up a process that trains groups: one thread, and its own copy of the data."""
+    global worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+    torch.set_num_threads(1)
+    fields = {field.name for field in dataclasses.fields(method.Config)}
+    config = method.Config(**{key: value for key, value in settings.items() if key in fields})
+    problem = set_up(method, config)
+    choose_matmul(problem.device, matmul)
+    worker = Worker(method, config, problem)
+
+
+def train_apart(place: Path, modes: Sequence[int]) -> dict:
+    """Train a group without checkpoints, save it, and return its last record."""
+    method, config, problem = worker
+    state, newest = method.init(problem, config, modes), {}
+    while state.epoch < config.num_epochs:
+        state, records = method.step(problem, state, config)
+        newest = {name: value for record in records for name, value in record.items()}
+    save_group(method.posterior(problem, state, config), place)
+    return {"group": int(place.name.rpartition("-")[2]), **newest}
 
 
 def shown(records: list[dict]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
@@ -29,6 +30,7 @@ class Problem(NamedTuple):
     data: Dataset
     prior: Prior
     device: torch.device
+    batches: Batches | None = None  # augmented training images
 
 
 class Scores(NamedTuple):
@@ -53,7 +55,8 @@ class Method:
     Config: type  # extends TrainingConfig or NetworkConfig; has num_epochs and num_draws
 
     def prior(self, config, data: Dataset) -> Prior:
-        return Prior()
+        own = getattr(config, "prior", None)  # of a RecipeConfig
+        return own(len(data.train_labels)) if own else Prior()
 
     def modes(self, config) -> list[Sequence[int]]:
         """Return the numbers of the modes, in groups that are trained side by side."""
@@ -62,6 +65,9 @@ class Method:
     def stream(self, mode: int):
         """Return what names a mode's random streams; other methods' have other names."""
         return (self.name, mode)
+
+    def streams(self, state) -> list:
+        return [self.stream(mode) for mode in state.modes.tolist()]
 
     def initial_weights(self, problem: Problem, config, modes: Sequence[int]) -> Tensor:
         """Draw where each mode starts, [modes, d]."""

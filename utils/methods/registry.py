@@ -2,7 +2,8 @@
 
 from utils.methods.ensemble import Ensemble
 from utils.methods.method import Method
+from utils.methods.sgd import SGD
 from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 
-METHODS: dict[str, Method] = {method.name: method for method in (Ensemble(), VI(), SWAG())}
+METHODS: dict[str, Method] = {method.name: method for method in (Ensemble(), VI(), SGD(), SWAG())}

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.method import Method, Problem, test_scores
-from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
 from utils.posteriors.posterior import Posterior
 from utils.report.figures import PURPLE, Look
-from utils.runs.config import TrainingConfig, option
+from utils.runs.config import option
 from utils.runs.errors import UserError
 
 import torch
@@ -28,19 +28,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWAGConfig(TrainingConfig):
+class SWAGConfig(RecipeConfig):
     num_modes: int = option(1, "independent modes, each with a Gaussian of its own", minimum=1)
     num_pretrain_epochs: int = option(20, "epochs before iterates are collected", minimum=0)
     collect_learning_rate: float = option(
         1e-3, "constant step size while iterates are collected", above=0
     )
     rank: int = option(20, "largest number of deviations kept for the covariance", minimum=2)
-    prior_precision: float = option(
-        1.0, "precision of the prior N(0, 1/precision) on every weight; 0: no prior", minimum=0
-    )
     num_draws: int = option(30, "weight samples that the predictions average over", minimum=1)
 
     def __post_init__(self):
+        super().__post_init__()
         if self.num_epochs - self.num_pretrain_epochs < 2:
             raise UserError(
                 f"SWAG needs two iterates or more: give a --num_epochs of at least "
@@ -81,14 +79,15 @@ class SWAG(Method):
 
     def step(self, problem: Problem, state: SWAGState, config) -> tuple:
         network, data = problem.network, problem.data
-        settings = settings_of(config, config.prior_precision)
+        settings = settings_of(config, problem.prior.precision)
         collecting = state.epoch >= config.num_pretrain_epochs
         if collecting:
-            settings = replace(settings, learning_rate=config.collect_learning_rate)
+            rate = config.collect_learning_rate
+            settings = replace(settings, learning_rate=rate, schedule="constant")
         before = TrainingState(state.weights, state.momentum, state.second_moment, state.epoch)
         after, losses = train(
             network, before, data.train_images, data.train_labels, settings, seed=config.seed,
-            num_epochs=1, streams=[self.stream(mode) for mode in state.modes.tolist()],
+            num_epochs=1, streams=self.streams(state), batches=problem.batches,
         )  # fmt: skip
         state = state.trained(after)
         if collecting:

@@ -1,26 +1,33 @@
 """Minibatch training of one network or of a stack of networks side by side.
 
-Every member of a stack has its own initialisation, data order and optimiser state, and ends up
-where it would have ended alone. On a CPU the members are spread over the cores, each computed by
-one thread: at these sizes a matrix product is too short to be worth sharing, and the result does
-not depend on the number of cores. On a GPU the whole stack is one batched product.
+Every member of a stack has its own initialisation, data order, augmentation and optimiser state,
+and ends where it would have ended alone. On a CPU the members are spread over the cores, and each
+thread computes as many of them together as the network likes (`members_together`): at these sizes a
+matrix product is too short to be shared by threads, and the result does not depend on the number of
+cores. On a GPU the whole stack is one batched product.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from utils.data.batches import data_order
+from utils.data.batches import Batches, PlainBatches
+from utils.data.datasets import Dataset
 from utils.methods.method import tensors_of
 from utils.networks.network import Network
+from utils.posteriors.prior import Prior
+from utils.runs.config import TrainingConfig, option
 from utils.runs.errors import UserError
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+
+SCHEDULES = ("constant", "step", "cosine")
 
 
 @dataclass(frozen=True)
@@ -35,13 +42,75 @@ class TrainingSettings:
     batch_size: int
     momentum: float = 0.9  # of SGD
     prior_precision: float = 0.0
+    nesterov: bool = False
+    schedule: str = "constant"  # of the learning rate: one of SCHEDULES
+    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies it by gamma
+    gamma: float = 0.1
+    num_epochs: int = 0  # after which "cosine" reaches 0
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Return the step size in an epoch, counted from 0."""
+        if self.schedule == "step":
+            passed = sum(epoch >= milestone for milestone in self.milestones)
+            return self.learning_rate * self.gamma**passed
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * epoch / self.num_epochs)) / 2
+        return self.learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeConfig(TrainingConfig):
+    """What methods that train networks for many posteriors have besides."""
+
+    prior_std: float = option(
+        1.0, "standard deviation of the prior N(0, prior_std²) on every weight", above=0
+    )
+    weight_decay: float | None = option(
+        None, "weight decay instead of prior_std, which is then (images · weight_decay)^−½",
+        minimum=0,
+    )  # fmt: skip
+    nesterov: bool = option(False, "use Nesterov's momentum with SGD")
+    schedule: str = option("constant", "how the learning rate changes", choices=SCHEDULES)
+    milestones: list[int] = option([], "epochs after which 'step' changes the learning rate")
+    gamma: float = option(0.1, "factor of the learning rate at each milestone", above=0)
+    padding: int = option(0, "zero padding that random crops are taken from", unit="pixels",
+                          minimum=0)  # fmt: skip
+    flips: bool = option(False, "mirror images at random")
+    jobs: int = option(
+        1, "processes of one thread each, among which groups of modes are shared", minimum=1,
+        changeable=True,
+    )  # fmt: skip
+
+    def __post_init__(self):
+        if self.nesterov and self.optimizer != "SGD":
+            raise UserError("--nesterov belongs to SGD: leave it out, or give --optimizer SGD.")
+
+    def prior(self, num_points: int) -> Prior:
+        if self.weight_decay is None:
+            return Prior(self.prior_std)
+        return Prior((num_points * self.weight_decay) ** -0.5 if self.weight_decay else math.inf)
+
+    def batches(self, images: Dataset, network: Network) -> Batches | None:
+        """Return augmented batches of uint8 images, or None where nothing is augmented."""
+        if not (self.padding or self.flips):
+            return None
+        return Batches(
+            images.train_images, images.train_labels, network.input_shape,
+            images.normalisation(network.normalisation), padding=self.padding, flips=self.flips,
+        )  # fmt: skip
 
 
 def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:
-    """The settings in a script's `TrainingConfig`."""
-    return TrainingSettings(
+    """Return the settings in a `TrainingConfig`, with those of a `RecipeConfig` if it is one."""
+    settings = TrainingSettings(
         config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
     )
+    if not isinstance(config, RecipeConfig):
+        return settings
+    return replace(
+        settings, nesterov=config.nesterov, schedule=config.schedule,
+        milestones=tuple(config.milestones), gamma=config.gamma, num_epochs=config.num_epochs,
+    )  # fmt: skip
 
 
 class TrainingState(NamedTuple):
@@ -52,6 +121,7 @@ class TrainingState(NamedTuple):
     second_moment: Tensor | None = None  # [K, d]: Adam's mean of the squared gradient
     epoch: int = 0
     anchors: Tensor | None = None  # [K, d]: means of the members' priors, if not 0
+    modes: Tensor | None = None  # [K]: the members' numbers, where a method needs them
 
     def clone(self, epoch: int) -> "TrainingState":
         copies = {name: each.clone() for name, each in tensors_of(self).items()}
@@ -75,12 +145,14 @@ def train(
     seed: int,
     num_epochs: int,
     streams: Sequence[Hashable] | None = None,
+    batches: Batches | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> tuple[TrainingState, Tensor]:
-    """The state `num_epochs` later, and the training loss [num_epochs, K] along the way.
+    """Return the state `num_epochs` later, and the training loss [num_epochs, K] along the way.
 
     Member k's data order in each epoch is drawn from the stream (seed, streams[k], epoch), by
-    default streams[k] = k. `on_epoch(member, epoch, loss)` hears of each epoch as it ends.
+    default streams[k] = k. With `batches`, these are trained on instead of the images as they are.
+    `on_epoch(member, epoch, loss)` is called after each epoch.
     """
     num_members = len(state.weights)
     streams = range(num_members) if streams is None else streams
@@ -89,13 +161,13 @@ def train(
     losses = torch.empty(num_epochs, num_members, dtype=torch.float64)
 
     def train_group(members: slice, epoch: int) -> None:
-        orders = [data_order(len(images), seed, stream, epoch) for stream in streams[members]]
-        loss = _train_epoch(
-            network, state, members, images, labels, settings, torch.stack(orders), epoch
-        )
-        losses[epoch - first, members] = loss.cpu()
+        source = batches or PlainBatches(images, labels)
+        feed = source.epoch(settings.batch_size, seed=seed, streams=streams[members], epoch=epoch)
+        step = _optimizer_step(network, state, members, settings, len(labels), epoch)
+        total = sum(step(inputs, classes).double() for inputs, classes in feed)
+        losses[epoch - first, members] = (total / len(labels)).cpu()
 
-    groups = groups_of(num_members, images.device)
+    groups = groups_of(network, num_members, images.device)
     with _worker_threads(len(groups)) as pool:
         # The pool works first come, first served, so the members advance epoch by epoch.
         running = {pool.submit(train_group, group, first): (group, first) for group in groups}
@@ -132,11 +204,11 @@ def check_losses(losses: Tensor, when: str) -> None:
         raise UserError(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")
 
 
-def groups_of(num_members: int, device: torch.device) -> list[slice]:
-    """The members that are computed together: each alone on a CPU, all at once on a GPU."""
-    if device.type == "cpu":
-        return [slice(k, k + 1) for k in range(num_members)]
-    return [slice(0, num_members)]
+def groups_of(network: Network, num_members: int, device: torch.device) -> list[slice]:
+    """Return the members that are computed together: all of them on a GPU."""
+    size = network.members_together if device.type == "cpu" else max(num_members, 1)
+    starts = range(0, num_members, size)
+    return [slice(start, min(start + size, num_members)) for start in starts]
 
 
 @contextmanager
@@ -152,29 +224,6 @@ def _worker_threads(num_tasks: int):
         torch.set_num_threads(cores)  # part of that setting is shared by all threads
 
 
-def _train_epoch(
-    network: Network,
-    state: TrainingState,
-    members: slice,
-    images: Tensor,
-    labels: Tensor,
-    settings: TrainingSettings,
-    orders: Tensor,
-    epoch: int,
-) -> Tensor:
-    """Train some members of the stack, in place, for an epoch; their mean losses [stack]."""
-    stack, num_points = orders.shape
-    step = _optimizer_step(network, state, members, settings, num_points, epoch)
-    rows = min(settings.batch_size, num_points)
-    batch = torch.empty(stack * rows, *images.shape[1:], device=images.device)
-    total_nll = torch.zeros(stack, dtype=torch.float64, device=images.device)
-    for indices in orders.to(images.device).split(settings.batch_size, dim=1):
-        inputs = batch[: indices.numel()]
-        torch.index_select(images, 0, indices.flatten(), out=inputs)
-        total_nll += step(inputs.unflatten(0, indices.shape), labels[indices])
-    return total_nll / num_points
-
-
 def _optimizer_step(
     network: Network,
     state: TrainingState,
@@ -183,45 +232,63 @@ def _optimizer_step(
     num_points: int,
     epoch: int,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function (inputs, labels) -> summed NLL [stack] that makes one step."""
+    """Return the function (inputs, labels) -> summed NLL [stack] that makes one step in place."""
     weights, momentum = state.weights[members], state.momentum[members]
     rows = min(settings.batch_size, num_points)
     decay = settings.prior_precision / num_points
+    learning_rate = settings.learning_rate_at(epoch)
     anchors = None if state.anchors is None else state.anchors[members]
 
-    if settings.optimizer == "SGD":
+    def add_decay(gradient: Tensor) -> None:
+        if decay:
+            gradient.add_(weights, alpha=decay)
+            if anchors is not None:
+                gradient.sub_(anchors, alpha=decay)
+            network.zero_buffers(gradient)
+
+    if settings.optimizer == "SGD" and not settings.nesterov:
         add_to_velocity = network.gradient(weights, momentum, rows)
 
         def sgd_step(inputs, labels):
             nll = add_to_velocity(inputs, labels, scale=1 / labels.shape[1], keep=settings.momentum)
-            if decay:
-                momentum.add_(weights, alpha=decay)
-                if anchors is not None:
-                    momentum.sub_(anchors, alpha=decay)
-                network.zero_buffers(momentum)
-            weights.add_(momentum, alpha=-settings.learning_rate)
+            add_decay(momentum)
+            weights.add_(momentum, alpha=-learning_rate)
             return nll.sum(-1)
 
         return sgd_step
 
     gradient = torch.empty_like(weights)
     find_gradient = network.gradient(weights, gradient, rows)
+
+    def nesterov_step(inputs, labels):
+        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
+        add_decay(gradient)
+        momentum.mul_(settings.momentum).add_(gradient)
+        weights.add_(gradient, alpha=-learning_rate)
+        weights.add_(momentum, alpha=-learning_rate * settings.momentum)
+        return nll.sum(-1)
+
+    if settings.optimizer == "SGD":
+        return nesterov_step
+
     second_moment = state.second_moment[members]
     made = float(epoch * -(-num_points // settings.batch_size))
     steps_done = torch.tensor(made, device=weights.device)
+    fused_decay = 0.0 if network.has_buffers else decay  # the kernel would decay buffers, too
 
     def adam_step(inputs, labels):
         nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
-        if anchors is not None:
+        if network.has_buffers:
+            add_decay(gradient)
+        elif anchors is not None:
             gradient.sub_(anchors, alpha=decay)
         if network.has_buffers:  # the prior is not theirs
             gradient.add_(weights, alpha=decay)
             network.zero_buffers(gradient)
         fused_decay = 0.0 if network.has_buffers else decay
         adam_update(
-            weights, gradient, momentum, second_moment, steps_done, settings.learning_rate,
-            fused_decay,
-        )  # fmt: skip
+            weights, gradient, momentum, second_moment, steps_done, learning_rate, fused_decay
+        )
         return nll.sum(-1)
 
     return adam_step

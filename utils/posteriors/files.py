@@ -20,7 +20,8 @@ from torch import Tensor
 def open_posterior(path: Path, **thinning) -> Posterior:
     """Open what a method left in its run directory, or one of its files.
 
-    `thinning` says which weight vectors of a samples.npy to use: `discard` and `most`.
+    `thinning` says which weight vectors of a samples.npy to use: `discard` and `most`; with
+    `fewest`, how few may be there.
     """
     kind = _kind(path)
     if kind == "Samples":
@@ -74,7 +75,7 @@ def open_mixture(path: Path) -> Mixture:
     modes = sorted(path.glob("mode-*"))
     if not modes:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
-    return Mixture([open_posterior(mode) for mode in modes])
+    return Mixture([open_posterior(mode, fewest=1) for mode in modes])
 
 
 def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -38,8 +38,8 @@ class Gaussian:
 
     def save(self, directory: Path) -> None:
         """Write posterior.npz: mean, std [d]."""
-        save_kind(directory, "Gaussian", self.network)
         save_arrays(directory / "posterior.npz", mean=self.mean, std=self.std)
+        save_kind(directory, "Gaussian", self.network)
 
 
 def rebase_gaussian(

@@ -58,8 +58,8 @@ class LowRank:
 
     def save(self, directory: Path) -> None:
         """Write low_rank.npz: mean [d], factor [rank, d], diagonal [d] if there is one."""
-        save_kind(directory, "LowRank", self.network)
         self.write(directory / "low_rank.npz")
+        save_kind(directory, "LowRank", self.network)
 
     def write(self, path: Path) -> None:
         arrays = {"mean": self.mean, "factor": self.factor, "diagonal": self.diagonal}

@@ -8,7 +8,7 @@ from pathlib import Path
 from utils.networks.network import Network
 from utils.networks.registry import NETWORK_EXAMPLES, load_network
 from utils.runs.errors import UserError, reason
-from utils.runs.files import UNREADABLE, as_numpy, save_json, write_atomically
+from utils.runs.files import UNREADABLE, as_numpy, save_arrays, save_json, write_atomically
 from utils.symmetry.transformation import Transformation
 
 import numpy as np
@@ -22,6 +22,7 @@ class Points:
 
     weights: Tensor  # [K, d]
     network: Network
+    members: dict[str, Tensor] | None = None  # [K] each: what is known of every vector
 
     mean = None
     num_chains = 1
@@ -42,10 +43,12 @@ class Points:
         return replace(self, weights=transformation.apply(self.weights))
 
     def save(self, directory: Path) -> None:
-        """Write samples.npy [K, d]."""
-        save_kind(directory, "Samples", self.network)
+        """Write samples.npy [K, d], and members.npz with what is known of every vector."""
         weights = as_numpy(self.weights)
         write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
+        if self.members:
+            save_arrays(directory / "members.npz", **self.members)
+        save_kind(directory, "Samples", self.network)
 
 
 @dataclass(frozen=True)
@@ -107,17 +110,19 @@ def draw_members(members, count: int, generator: torch.Generator) -> Iterator[Te
 
 
 def save_kind(directory: Path, kind: str, network: Network | None) -> None:
-    """Write posterior.json, which names the class, and network.json."""
-    save_json(directory / "posterior.json", {"class": kind})
+    """Write network.json and, last of all, posterior.json, which names the class."""
     if network:
         network.save(directory / "network.json")
+    save_json(directory / "posterior.json", {"class": kind})
 
 
-def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> Samples:
+def open_samples(
+    path: Path, discard: float = 0.0, most: int | None = None, fewest: int = 2
+) -> Samples:
     """Open the samples in a run directory, or in a samples.npy with network.json beside it.
 
     The first `discard`, a share, of each chain are left out. At most `most` of the rest are used,
-    over all chains together, evenly spaced.
+    over all chains together, evenly spaced. Fewer than `fewest` are refused: a Gaussian needs two.
     """
     path = path / "samples.npy" if path.is_dir() else path
     network = read_network(path)
@@ -144,7 +149,7 @@ def open_samples(path: Path, discard: float = 0.0, most: int | None = None) -> S
         )
     chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
     kept = chains[:, round(discard * chains.shape[1]) :]
-    if kept.size < 2:
+    if kept.size < fewest:
         remedy = "more samples" if chains.size < 2 else "a smaller --discard, or more samples"
         raise UserError(
             f"{path} has {chains.size} samples, of which {kept.size} are left, and a Gaussian "

@@ -1,0 +1,71 @@
+"""Independent networks, each trained from a start of its own: the reference of paper B.
+
+Networks are trained in stacks, and each stack leaves its networks in a directory of its own. So
+thousands can be trained by several processes, in any order, and a kill costs the stacks under way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from utils.methods.method import Method, Problem, test_scores
+from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.samples import Points
+from utils.report.figures import GREY, Look
+from utils.runs.config import option
+from utils.runs.errors import UserError
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGDConfig(RecipeConfig):
+    num_modes: int = option(10, "independent networks", minimum=1)
+    stack_size: int = option(16, "networks trained side by side", minimum=1)
+    min_accuracy: float = option(
+        0.0, "leave out networks whose test accuracy is below this", minimum=0, below=1
+    )
+    num_draws: int = option(100, "networks that the scores average over, at most", minimum=1)
+
+
+class SGD(Method):
+    name, kind, title = "sgd", "sgd", "networks"
+    look = Look(GREY, "-", "o")
+    Config = SGDConfig
+
+    def modes(self, config) -> list[Sequence[int]]:
+        starts = range(0, config.num_modes, config.stack_size)
+        return [range(first, min(first + config.stack_size, config.num_modes)) for first in starts]
+
+    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
+        weights = self.initial_weights(problem, config, modes)
+        start = start_training(weights, settings_of(config))
+        return start._replace(modes=torch.tensor(modes))
+
+    def step(self, problem: Problem, state: TrainingState, config) -> tuple:
+        state, losses = train(
+            problem.network, state, problem.data.train_images, problem.data.train_labels,
+            settings_of(config, problem.prior.precision), seed=config.seed, num_epochs=1,
+            streams=self.streams(state), batches=problem.batches,
+        )  # fmt: skip
+        return state, [{"epoch": state.epoch, "train_loss": losses.mean().item()}]
+
+    def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
+        """Keep the networks that have learnt something, as the published recipe does."""
+        data, network = problem.data, problem.network
+        scores = [
+            test_scores(class_probabilities(network, weights, data.test_images), data)
+            for weights in state.weights
+        ]
+        kept = [k for k, (accuracy, _) in enumerate(scores) if accuracy >= config.min_accuracy]
+        if len(kept) < len(scores):
+            failed = state.modes[[k for k in range(len(scores)) if k not in kept]].tolist()
+            print(f"Left out, with an accuracy below {config.min_accuracy}: networks {failed}")
+        if not kept:
+            raise UserError(
+                f"All networks of a stack are less accurate than {config.min_accuracy}: lower "
+                "--min_accuracy, or change the recipe."
+            )
+        accuracies = torch.tensor([scores[k][0] for k in kept])
+        members = {"modes": state.modes[kept], "test_accuracies": accuracies}
+        return Points(state.weights[kept], network, members)
