@@ -282,10 +282,6 @@ def _optimizer_step(
             add_decay(gradient)
         elif anchors is not None:
             gradient.sub_(anchors, alpha=decay)
-        if network.has_buffers:  # the prior is not theirs
-            gradient.add_(weights, alpha=decay)
-            network.zero_buffers(gradient)
-        fused_decay = 0.0 if network.has_buffers else decay
         adam_update(
             weights, gradient, momentum, second_moment, steps_done, learning_rate, fused_decay
         )

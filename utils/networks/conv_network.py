@@ -25,9 +25,14 @@ class ConvNetwork(Network):
 
     input_shape: tuple[int, int, int] = (1, 28, 28)
     num_classes: int = 10
+    normalise: bool = False  # inputs by the data set's published mean and deviation
 
     name = "convolutional"
     chunk_rows = 500
+
+    @property
+    def normalisation(self) -> str:
+        return "published" if self.normalise else "none"
 
     def __post_init__(self):
         shape = tuple(self.input_shape)

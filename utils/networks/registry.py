@@ -27,8 +27,12 @@ def network_for(config, data) -> Network:
     if config.network == MLP.name:
         if config.width is not None:
             raise UserError("An mlp has no width: give --hidden_sizes.")
+        if config.normalise:
+            raise UserError("An mlp takes pixels in [0, 1] as they are: leave --normalise out.")
         return MLP((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
-    return conv_network(config.network, data.image_shape, data.num_classes, config.width)
+    return conv_network(
+        config.network, data.image_shape, data.num_classes, config.width, config.normalise
+    )
 
 
 def conv_network(
@@ -36,6 +40,7 @@ def conv_network(
     input_shape: tuple[int, ...] = (1, 28, 28),
     num_classes: int = 10,
     width: int | None = None,
+    normalise: bool = False,
 ) -> ConvNetwork:
     """Return a convolutional network, of its usual width if none is given."""
     if name not in CONV_NETWORKS:
@@ -44,7 +49,7 @@ def conv_network(
     widths = {} if width is None else {"width": width}
     if widths and not hasattr(CONV_NETWORKS[name], "width"):
         raise UserError(f"{name} comes in one width only: leave --width out.")
-    return CONV_NETWORKS[name](tuple(input_shape), num_classes, **widths)
+    return CONV_NETWORKS[name](tuple(input_shape), num_classes, bool(normalise), **widths)
 
 
 def load_network(path: Path) -> Network:

@@ -93,6 +93,9 @@ class NetworkConfig(Config):
     width: int | None = option(
         None, "channels of the first convolution, if not as usual", minimum=1
     )
+    normalise: bool = option(
+        False, "shift and scale images by the data set's published mean and deviation"
+    )
     hidden_sizes: list[int] = option([512], "units of each hidden layer of an mlp", minimum=1)
     activation: str = option(
         "relu", "activation function of an mlp", choices=("relu", "tanh", "silu")
