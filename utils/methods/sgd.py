@@ -7,7 +7,7 @@ thousands can be trained by several processes, in any order, and a kill costs th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from utils.methods.method import Method, Problem, test_scores
+from utils.methods.method import Method, Problem, Scores, test_scores
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import Points
@@ -69,3 +69,10 @@ class SGD(Method):
         accuracies = torch.tensor([scores[k][0] for k in kept])
         members = {"modes": state.modes[kept], "test_accuracies": accuracies}
         return Points(state.weights[kept], network, members)
+
+    def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
+        scores = super().scores(problem, posterior, config, newest)
+        failed = config.num_modes - len(posterior)
+        summary = scores.summary | {"networks": len(posterior), "failed": failed}
+        remark = f"{len(posterior)} networks; {failed} less accurate than {config.min_accuracy}"
+        return scores._replace(summary=summary, remarks=[remark])

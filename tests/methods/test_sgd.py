@@ -1,0 +1,137 @@
+"""Independent networks: recipes beside torch.optim, stacks, processes, and what a kill costs."""
+
+import json
+import signal
+import time
+
+from utils.data.batches import Batches
+from utils.methods.training import TrainingSettings, start_training, train
+from utils.networks.mlp import MLP
+from utils.networks.registry import conv_network
+from utils.posteriors.files import open_posterior
+from utils.runs.seeding import generator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+MLP_NET = MLP((20, 9, 3))
+LENET = conv_network("lenet", (1, 16, 16), 3, width=3)
+TOY = (
+    "--method", "sgd", "--config_name", "quick", "--hidden_sizes", "8", "--num_train", "300",
+    "--num_epochs", "3", "--num_modes", "5", "--stack_size", "2", "--num_draws", "3",
+)  # fmt: skip
+
+
+def points(shape, count: int = 70) -> tuple[torch.Tensor, torch.Tensor]:
+    random = generator(1, "points")
+    images = torch.rand(count, *shape, generator=random)
+    return images, torch.randint(3, (count,), generator=random)
+
+
+def test_nesterov_and_steps_are_those_of_torch_optim():
+    settings = TrainingSettings(
+        "SGD", 0.2, 10, momentum=0.8, prior_precision=0.7, nesterov=True, schedule="step",
+        milestones=(1, 2), gamma=0.5,
+    )  # fmt: skip
+    images, labels = points((20,))
+    start = MLP_NET.initial_weights(generator(0)).double()
+    state, _ = train(
+        MLP_NET, start_training(start[None], settings), images.double(), labels, settings,
+        seed=3, num_epochs=3,
+    )  # fmt: skip
+    weights = start.clone().requires_grad_()
+    optimizer = torch.optim.SGD([weights], 0.2, momentum=0.8, nesterov=True, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.5)
+    for epoch in range(3):
+        order = torch.randperm(70, generator=generator(3, "data_order", 0, epoch))
+        for batch in order.split(10):
+            optimizer.zero_grad()
+            F.cross_entropy(
+                MLP_NET.outputs(weights, images[batch].double()), labels[batch]
+            ).backward()
+            optimizer.step()
+        schedule.step()
+    torch.testing.assert_close(state.weights[0], weights.detach())
+
+
+def test_the_cosine_falls_from_the_rate_to_zero():
+    settings = TrainingSettings("SGD", 0.4, 10, schedule="cosine", num_epochs=4)
+    rates = [settings.learning_rate_at(epoch) for epoch in range(5)]
+    np.testing.assert_allclose(rates, [0.4, 0.2 + 0.2 * 0.5**0.5, 0.2, 0.2 - 0.2 * 0.5**0.5, 0],
+                               atol=1e-12)  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_a_member_of_a_stack_is_the_network_trained_alone(optimizer):
+    """With crops and flips of its own, after 100 steps, to 1e-5."""
+    settings = TrainingSettings(optimizer, 0.01, 7, prior_precision=1.0)
+    images, labels = points((1, 16, 16))
+    batches = Batches(images, labels, (1, 16, 16), padding=2, flips=True)
+    starts = torch.stack([LENET.initial_weights(generator(2, k)) for k in range(3)])
+
+    def trained(members: list[int]) -> torch.Tensor:
+        state, _ = train(
+            LENET, start_training(starts[members], settings), images, labels, settings, seed=0,
+            num_epochs=10, streams=[("sgd", k) for k in members], batches=batches,
+        )  # fmt: skip
+        return state.weights
+
+    together = trained([0, 1, 2])
+    for k in range(3):
+        torch.testing.assert_close(together[k], trained([k])[0], rtol=0, atol=1e-5)
+    assert (together[0] - together[1]).abs().max() > 0.01
+
+
+def weights_in(directory) -> list[np.ndarray]:
+    return [np.load(path) for path in sorted(directory.glob("mode-*/samples.npy"))]
+
+
+def test_any_number_of_processes_leaves_the_same_bytes(script, tmp_path):
+    for jobs in (1, 2):
+        done = script("train", *TOY, "--jobs", jobs, "--run_name", jobs)
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / "default" / f"sgd-MNIST-quick-{jobs}" for jobs in (1, 2))
+    shapes = [each.shape[0] for each in weights_in(one)]
+    assert shapes == [2, 2, 1]
+    for first, second in zip(weights_in(one), weights_in(two), strict=True):
+        assert first.tobytes() == second.tobytes()
+    posterior = open_posterior(two)
+    assert len(posterior) == 5
+    draws = list(posterior.draw(5, generator(0)))
+    assert len({tuple(w[:9].tolist()) for w in draws}) == 5
+    members = [dict(np.load(path)) for path in sorted(two.glob("mode-*/members.npz"))]
+    assert np.concatenate([each["modes"] for each in members]).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_killed_it_loses_only_the_networks_under_way(script, started_script, tmp_path):
+    arguments = ("train", *TOY, "--num_epochs", 40, "--jobs", 2)
+    process = started_script(*arguments, "--run_name", "killed")
+    directory = tmp_path / "default" / "sgd-MNIST-quick-killed"
+    deadline = time.monotonic() + 90
+    while not list(directory.glob("mode-*/posterior.json")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    ready = {path: path.stat().st_mtime for path in directory.glob("mode-*/samples.npy")}
+    assert not (directory / "DONE").exists()
+    resumed = script(*arguments, "--run_name", "killed", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert min(path.stat().st_mtime == before for path, before in ready.items())
+    script(*arguments, "--run_name", "whole", "--jobs", 1)
+    whole = weights_in(tmp_path / "default" / "sgd-MNIST-quick-whole")
+    for ours, theirs in zip(weights_in(directory), whole, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_failed_networks_are_counted_and_left_out(script, tmp_path):
+    done = script("train", *TOY, "--min_accuracy", 0.05)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "default" / "sgd-MNIST-quick" / "summary.json").read_text())
+    assert summary["networks"] + summary["failed"] == 5
+    hopeless = script("train", *TOY, "--min_accuracy", 0.999, "--run_name", "hopeless")
+    assert hopeless.returncode == 2
+    assert "less accurate than 0.999" in hopeless.stderr
