@@ -48,6 +48,7 @@ from utils.evaluation.candidates import (
 )
 from utils.evaluation.evaluate import evaluate
 from utils.evaluation.setting import EvaluationConfig
+from utils.networks.registry import inputs_for
 from utils.report.tables import Table, print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import option
@@ -99,7 +100,7 @@ def main(config: EvalConfig) -> None:
     num_train = truth.run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     check_data(truth, data)
-    data = data.inputs(truth.posterior.network.input_shape).to(device)
+    data = inputs_for(truth.posterior.network, data).to(device)
     inputs = {input_name(name): each.identity for name, each in candidates.items()}
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     if run.finished:

@@ -21,6 +21,7 @@ from papers.compact.tables import names_of, sparsity_summary, sparsity_table
 from utils.data.datasets import load_dataset
 from utils.evaluation.pruning import KEPT_PERCENT, list_prunings, prune_all
 from utils.evaluation.weight_space import open_weight_space, std_histograms
+from utils.networks.registry import inputs_for
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -51,7 +52,7 @@ def main(config: PruningConfig) -> None:
     names = names_of(read_mapping(source / "diagnostics.json"))
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir)
-    data = data.inputs(space.network.input_shape).to(device)
+    data = inputs_for(space.network, data).to(device)
     run = open_run(config, KIND, device, inputs)
     if run.finished:
         return

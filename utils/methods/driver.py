@@ -12,7 +12,7 @@ from typing import NamedTuple
 from utils.data.datasets import load_dataset
 from utils.methods.method import Method, Problem, Scores, tensors_of
 from utils.methods.training import RecipeConfig
-from utils.networks.registry import network_for
+from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
@@ -40,7 +40,7 @@ def set_up(method: Method, config) -> Problem:
     device = choose_device(config.device)
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, images)
-    inputs = images.inputs(network.input_shape, images.normalisation(network.normalisation))
+    inputs = inputs_for(network, images)
     batches = config.batches(images, network) if isinstance(config, RecipeConfig) else None
     return Problem(network, inputs, method.prior(config, inputs), device, batches)
 
@@ -101,8 +101,7 @@ def title(method: Method, modes: Sequence[int]) -> str:
 
 def restored(run: Run, state, modes: Sequence[int]):
     """Return the state in the run's checkpoint if it is of these modes, else the given one."""
-    shapes = {name: each.shape for name, each in tensors_of(state).items()}
-    saved = run.load_checkpoint(**shapes)
+    saved = run.load_checkpoint()
     if not saved or saved[0].get("first_mode", modes[0]) != modes[0]:
         return state
     counters, tensors = saved

@@ -4,6 +4,7 @@ import json
 import operator
 from pathlib import Path
 
+from utils.data.datasets import Dataset
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
@@ -50,6 +51,11 @@ def conv_network(
     if widths and not hasattr(CONV_NETWORKS[name], "width"):
         raise UserError(f"{name} comes in one width only: leave --width out.")
     return CONV_NETWORKS[name](tuple(input_shape), num_classes, bool(normalise), **widths)
+
+
+def inputs_for(network: Network, data: Dataset) -> Dataset:
+    """Return the data set as the network takes it: in its shape, normalised if it wants that."""
+    return data.inputs(network.input_shape, data.normalisation(network.normalisation))
 
 
 def load_network(path: Path) -> Network:

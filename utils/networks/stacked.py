@@ -31,7 +31,8 @@ class AutogradGradient:
     ) -> Tensor:
         weights, gradient = self._weights[members], self._gradient[members]
         with torch.enable_grad():
-            leaf = weights.detach().requires_grad_()
+            # .data counts versions by itself: other threads change other members in place.
+            leaf = weights.data.requires_grad_()
             logits, statistics = self._network.batch_outputs(leaf, inputs[members])
             nll = F.cross_entropy(logits.mT, labels[members], reduction="none")
             (slope,) = torch.autograd.grad(nll.sum(), leaf)
