@@ -90,7 +90,7 @@ def checks(results: Results) -> list[Table | str]:
     return check_tables(results.json("eval", "diagnostics.json"))
 
 
-def chain(results: Results) -> list[Table | str]:
+def chain_section(results: Results) -> list[Table | str]:
     return chain_tables(results.runs["HMC"])
 
 
@@ -156,7 +156,7 @@ SECTIONS = (
         "checks", "Checks", "Checks, and what the paper does not report",
         (RunTables("eval", checks),),
     ),
-    Section("chain", "Diagnostics", "Diagnostics of the chain", (RunTables("HMC", chain),)),
+    Section("chain", "Diagnostics", "Diagnostics of the chain", (RunTables("HMC", chain_section),)),
 )  # fmt: skip
 
 PAPER = Paper(

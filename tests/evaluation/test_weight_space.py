@@ -1,7 +1,7 @@
 """Means and deviations of posteriors in one frame, and what earlier evaluations left of them."""
 
 from tests.posteriors.test_samples import NETWORK, make_samples
-from utils.evaluation.weight_space import marginals, open_weight_space
+from utils.evaluation.weight_space import marginal_gaussian, open_weight_space
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
@@ -16,10 +16,10 @@ def test_only_posteriors_with_a_mean_and_deviations_have_marginals():
     mean, std = torch.rand(2, NETWORK.num_weights, generator=torch.Generator().manual_seed(0))
     gaussian = Gaussian(mean, std, NETWORK)
     low_rank = LowRank(mean, std[None], network=NETWORK, diagonal=std)
-    assert torch.equal(marginals(gaussian).std, std)
-    torch.testing.assert_close(marginals(low_rank).std, 2**0.5 * std)
-    assert torch.equal(marginals(low_rank).mean, mean)
-    assert marginals(Mixture([gaussian, gaussian])) is None
+    assert torch.equal(marginal_gaussian(gaussian).std, std)
+    torch.testing.assert_close(marginal_gaussian(low_rank).std, 2**0.5 * std)
+    assert torch.equal(marginal_gaussian(low_rank).mean, mean)
+    assert marginal_gaussian(Mixture([gaussian, gaussian])) is None
 
 
 def test_an_evaluation_is_given_by_its_directory_or_its_file(tmp_path):

@@ -91,7 +91,9 @@ def test_a_stack_in_one_batched_product_equals_members_on_threads(name, monkeypa
     threads, _ = train(
         NETWORK, start_training(starts(), settings), images, labels, settings, seed=7, num_epochs=5
     )
-    monkeypatch.setattr("utils.methods.training.groups_of", lambda count, device: [slice(0, count)])
+    monkeypatch.setattr(
+        "utils.methods.training.groups_of", lambda network, count, device: [slice(0, count)]
+    )
     batched, _ = train(
         NETWORK, start_training(starts(), settings), images, labels, settings, seed=7, num_epochs=5
     )

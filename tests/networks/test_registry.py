@@ -13,6 +13,7 @@ import pytest
 
 def config_with(**settings) -> SimpleNamespace:
     usual = {"network": "mlp", "hidden_sizes": (512,), "activation": "relu", "width": None}
+    usual |= {"normalise": False}
     return SimpleNamespace(**usual | settings)
 
 

@@ -29,7 +29,7 @@ class PlainBatches:
         self, batch_size: int, *, seed: int, streams: Sequence[Hashable], epoch: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs [K, batch, *input_shape], in a buffer, and labels [K, batch]."""
-        num_points = len(self._labels)
+        num_points = len(self._inputs)
         orders = [data_order(num_points, seed, stream, epoch) for stream in streams]
         rows = len(orders) * min(batch_size, num_points)
         buffer = self._inputs.new_empty(rows, *self._inputs.shape[1:])

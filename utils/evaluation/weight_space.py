@@ -68,13 +68,13 @@ def fit_weight_space(
                 after[name], singles[name] = move_together(
                     setting.network, after[name], singles[name], matcher
                 )
-        elif (gaussian := marginals(posterior)) is not None:
+        elif (gaussian := marginal_gaussian(posterior)) is not None:
             before[name] = gaussian.to(setting.device)
             after[name], _ = rebase_gaussian(setting.network, before[name], matcher)
     return WeightSpace(setting.network, {"before": before, "after": after}, singles, setting.alive)
 
 
-def marginals(posterior: Posterior) -> Gaussian | None:
+def marginal_gaussian(posterior: Posterior) -> Gaussian | None:
     """Return the mean and deviation of every weight, if the posterior has them."""
     if posterior.mean is None or getattr(posterior, "std", None) is None:
         return None

@@ -4,6 +4,7 @@ method           what a method is: init, step, posterior, scores
 training         minibatch training of a stack of networks
 ensemble         deep ensembles
 vi               mean-field variational inference
+sgd              independent networks by the thousand
 swag             SWAG
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import multiprocessing
+import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -18,6 +19,7 @@ from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device, choose_matmul
+from utils.runs.jobs import end_with_parent
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, open_run
 
@@ -117,7 +119,7 @@ def train_in_processes(
     """Train groups in single-threaded processes; a kill costs the groups under way."""
     run.load_checkpoint()  # keeps the records of the groups that are ready
     context = multiprocessing.get_context("spawn")
-    arguments = (method, dataclasses.asdict(run.config), run.meta["matmul"])
+    arguments = (os.getpid(), method, dataclasses.asdict(run.config), run.meta["matmul"])
     with (
         ProcessPoolExecutor(run.config.jobs, context, begin_process, arguments) as pool,
         run.graceful_stop(),
@@ -148,9 +150,10 @@ class Worker(NamedTuple):
 worker: Worker | None = None
 
 
-def begin_process(method: Method, settings: dict, matmul: str) -> None:
+def begin_process(parent: int, method: Method, settings: dict, matmul: str) -> None:
     """Set up a process that trains groups: one thread, and its own copy of the data."""
     global worker
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
     torch.set_num_threads(1)
     fields = {field.name for field in dataclasses.fields(method.Config)}

@@ -163,9 +163,9 @@ def train(
     def train_group(members: slice, epoch: int) -> None:
         source = batches or PlainBatches(images, labels)
         feed = source.epoch(settings.batch_size, seed=seed, streams=streams[members], epoch=epoch)
-        step = _optimizer_step(network, state, members, settings, len(labels), epoch)
+        step = _optimizer_step(network, state, members, settings, len(images), epoch)
         total = sum(step(inputs, classes).double() for inputs, classes in feed)
-        losses[epoch - first, members] = (total / len(labels)).cpu()
+        losses[epoch - first, members] = (total / len(images)).cpu()
 
     groups = groups_of(network, num_members, images.device)
     with _worker_threads(len(groups)) as pool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from utils.runs.script import Stopped
@@ -75,18 +76,18 @@ def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:
 
     Call it in the main thread: the signal is sent when the calling thread ends.
     """
-    parent = os.getpid()
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-    def end_with_parent() -> None:
-        # Until the command replaces this process, our own handler would swallow the signal.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent ended before prctl was called
-            signal.raise_signal(signal.SIGTERM)
-
-    prepare = end_with_parent if libc else None
+    prepare = partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None
     return subprocess.Popen(command, preexec_fn=prepare, **popen_options)
+
+
+def end_with_parent(parent: int) -> None:
+    """On Linux, let this process receive SIGTERM when its parent ends, even by kill -9."""
+    # The parent's own handler, inherited by a child, would swallow the signal.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # the parent ended before prctl was called
+        signal.raise_signal(signal.SIGTERM)
 
 
 def threads_for_each(at_a_time: int) -> dict[str, str]:

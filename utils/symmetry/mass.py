@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from utils.networks.network import RELU, Network, Slot
 from utils.runs.errors import UserError
-from utils.symmetry.transformation import Transformation, lineage, why_not
+from utils.symmetry.transformation import Transformation, lineage, no_such_symmetry
 
 import torch
 from torch import Tensor
@@ -110,7 +110,7 @@ def scalable_groups(network: Network) -> list[str]:
     groups = [name for name, group in network.groups.items() if group.kind == RELU]
     if not groups:
         if network.groups:
-            raise UserError(why_not(network, next(iter(network.groups)), "scaled"))
+            raise UserError(no_such_symmetry(network, next(iter(network.groups)), "scaled"))
         raise UserError(f"The network {network} has no hidden units to scale.")
     return groups
 

@@ -225,7 +225,7 @@ def _resolution(first: Tensor, second: Tensor) -> Tensor:
 # ---- by weight
 
 
-class Step(NamedTuple):
+class DescentStep(NamedTuple):
     """Where the coordinate descent is after a step."""
 
     transformation: Transformation
@@ -285,11 +285,11 @@ class WeightMatcher:
 
     def descend(
         self, weights: Tensor, start: Transformation, random: torch.Generator
-    ) -> Iterator[Step]:
+    ) -> Iterator[DescentStep]:
         """Yield the start, then every step that gained something."""
         weights = weights.double()
         now, objective = start, self._objective(weights, start)
-        yield Step(now, objective)
+        yield DescentStep(now, objective)
         waiting = set(range(len(self._free)))  # groups that may gain something
         while waiting:
             drawn = torch.randint(len(waiting), (), generator=random).item()
@@ -308,7 +308,7 @@ class WeightMatcher:
                 objective += gain
                 waiting |= {k for k, other in enumerate(self._free) if self._meet(name, other)}
                 waiting.discard(number)
-                yield Step(now, objective)
+                yield DescentStep(now, objective)
 
     def _meet(self, first: str, second: str) -> bool:
         return any({first, second} <= set(slot.axes) for slot in self.network.slots)

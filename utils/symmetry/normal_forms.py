@@ -22,8 +22,8 @@ from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
     lineage,
+    no_such_symmetry,
     units_first,
-    why_not,
 )
 
 import torch
@@ -105,7 +105,7 @@ def positive_signs(network: Network, weights: Tensor) -> Transformation:
     """Flip tanh units so that the largest of their incoming weights is positive."""
     groups = [name for name, group in network.groups.items() if group.kind == TANH]
     if not groups:
-        reasons = [why_not(network, name, "flipped") for name in network.groups]
+        reasons = [no_such_symmetry(network, name, "flipped") for name in network.groups]
         raise UserError(reasons[0] if reasons else f"{network} has no hidden units to flip.")
     flips = Transformation(network)
     for name in groups:

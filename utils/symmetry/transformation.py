@@ -142,7 +142,7 @@ class Transformation:
         ):
             for name, each in values.items():
                 if network.groups[name].kind != kind:
-                    raise UserError(why_not(network, name, word))
+                    raise UserError(no_such_symmetry(network, name, word))
                 units = (*stack, *network.units(name))
                 if tuple(each.shape) != units:
                     raise UserError(
@@ -248,7 +248,7 @@ def random_transformation(
     return drawn
 
 
-def why_not(network: Network, name: str, word: str) -> str:
+def no_such_symmetry(network: Network, name: str, word: str) -> str:
     """Say why a group's units cannot be scaled or flipped."""
     reasons = {
         RELU: "they are positively homogeneous, so they can be scaled, not flipped",
