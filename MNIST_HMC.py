@@ -25,7 +25,7 @@ A kill costs at most --checkpoint_seconds and the transition under way; Ctrl-C t
 import sys
 from dataclasses import dataclass
 
-from utils.data.datasets import load_pixels
+from utils.data.datasets import load_dataset
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
@@ -34,7 +34,7 @@ from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.methods.method import Problem
-from utils.networks.registry import network_for
+from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.prior import Prior
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
@@ -137,12 +137,14 @@ def main(config: HMCConfig) -> None:
     device = choose_device(config.device)
     with parallel.connected(device) as ranks:
         check_sharing(config, ranks)
-        data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
+        data = load_dataset(config.dataset, config.data_dir, config.num_train)
+        network = network_for(config, data)
+        data = inputs_for(network, data).to(device)
         ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
         run, to_do = open_together(config, device, ranks)
         if to_do:
             share_matmul(ranks, device, run)
-            problem = Problem(network_for(config, data), data, Prior(), device)
+            problem = Problem(network, data, Prior(), device)
             run_chains(config, problem, ranks, run)
 
 
@@ -216,7 +218,7 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
 
 
 def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
-    network, data, prior, _ = problem
+    network, data, prior = problem[:3]
     lists = ListSettings(config.safe_margin, config.longest_sleep)
     images, labels = data.train_images, data.train_labels
     if config.parallel != "data":

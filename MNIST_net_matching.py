@@ -15,7 +15,7 @@ barriers, NoT), and the two trained networks as samples.npy with network.json.
 from dataclasses import dataclass, replace
 
 from papers.compact import permutation_figures
-from utils.data.datasets import Dataset, load_pixels
+from utils.data.datasets import Dataset, load_dataset
 from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
@@ -25,7 +25,7 @@ from utils.methods.training import (
     train,
 )
 from utils.networks.network import Network
-from utils.networks.registry import network_for
+from utils.networks.registry import inputs_for, network_for
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
@@ -63,8 +63,9 @@ class NetMatchingConfig(PermutationConfig):
 
 def main(config: NetMatchingConfig) -> None:
     device = choose_device(config.device)
-    data = load_pixels(config.dataset, config.data_dir, config.num_train).to(device)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
+    data = inputs_for(network, data).to(device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
     if run.finished:
