@@ -66,7 +66,7 @@ def save_yaml(path: Path, content: dict) -> None:
     write_atomically(path, lambda f: f.write(text.encode()))
 
 
-def save_arrays(path: Path, **arrays) -> None:
+def save_arrays(path: Path, /, **arrays) -> None:
     write_atomically(path, lambda f: np.savez(f, **{k: as_numpy(v) for k, v in arrays.items()}))
 
 

@@ -212,7 +212,7 @@ class Run:
     def save_array(self, name: str, array) -> None:
         write_atomically(self.path(name), lambda f: np.save(f, as_numpy(array)))
 
-    def save_arrays(self, name: str, **arrays) -> None:
+    def save_arrays(self, name: str, /, **arrays) -> None:
         save_arrays(self.path(name), **arrays)
 
     def save_figure(self, name: str, figure) -> None:
@@ -223,7 +223,7 @@ class Run:
 
     # -- checkpoints
 
-    def save_checkpoint(self, counters: dict, **arrays) -> None:
+    def save_checkpoint(self, counters: dict, /, **arrays) -> None:
         """Save everything needed to continue: arrays, and numbers or texts in `counters`.
 
         A run that was asked to stop ends here.
