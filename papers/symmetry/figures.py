@@ -22,13 +22,14 @@ def published(name: str) -> dict:
     title="Figure 1: a posterior with and without its symmetries",
     caption="The first two weights of the last layer of independently trained networks with one "
     "hidden layer: as trained, after scaling all incoming weights to one norm, and after sorting "
-    "hidden units by their weight in the last layer as well. 99 % of the networks are in view.",
+    "hidden units by their weight in the last layer as well. The few networks with much larger "
+    "weights are cut off.",
 )
 def toy(source: Path) -> Figure:
     """Draw the paper's Figure 1."""
     results = np.load(source)
     layers = results["last_layers"][:, :, :2]
-    limit = np.quantile(np.abs(layers).max(-1), 0.99)
+    limit = 2 * np.median(np.abs(layers).max(-1))
     drawn, (axes,) = panels(1, len(layers), width=2.9, height=3.0)
     for axis, weights, title in zip(axes, layers, results["panels"], strict=True):
         axis.scatter(*weights.T, s=1.5, alpha=0.25, color=BLUE, linewidths=0, rasterized=True)
@@ -154,7 +155,7 @@ def order(source: Path) -> Figure:
     axes[0].legend()
     axes[0].set(ylabel="τ to the snapshot before")
     axes[1].set(ylabel="τ to the end")
-    axes[2].set(ylabel="NoT to the snapshot before")
+    axes[2].set(ylabel="NoT to the snapshot before", ylim=(0, max(1, axes[2].get_ylim()[1])))
     for axis in axes:
         axis.set(xlabel="epoch")
     return drawn
