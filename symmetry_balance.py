@@ -31,7 +31,7 @@ from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.methods.training import TrainingSettings, TrainingState, start_training, train
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.networks.registry import network_for
+from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import NetworkConfig, option
@@ -76,7 +76,7 @@ def main(config: BalanceConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
     scalable_groups(network)  # refuse networks without scales
-    data = data.inputs(network.input_shape).to(device)
+    data = inputs_for(network, data).to(device)
     run = open_run(config, KIND, device)
     if run.finished:
         return

@@ -23,6 +23,7 @@ from utils.evaluation.candidates import named_paths
 from utils.evaluation.metrics import accuracy, agreement, total_variation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import inputs_for
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.members import Members, open_members
 from utils.posteriors.moments import no_moments
@@ -75,7 +76,7 @@ def main(config: CompactConfig) -> None:
     results = {}
     for name, members in posteriors.items():
         num_train = PastRun(paths[name]).data.get("num_train")
-        ready = data.inputs(members.network.input_shape).to(device)
+        ready = inputs_for(members.network, data).to(device)
         images = ready.train_images[:num_train][: config.num_match_images]
         results[name] = study(members, name, ready, images, config)
     run.save_json("compact.json", results)

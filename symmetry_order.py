@@ -20,7 +20,7 @@ from papers.symmetry import claims, figures
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network
-from utils.networks.registry import network_for
+from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
@@ -53,7 +53,7 @@ def main(config: OrderConfig) -> None:
     network = network_for(config, data)
     if not network.groups:
         raise UserError(f"The network {network} has no hidden units to order.")
-    data = data.inputs(network.input_shape).to(device)
+    data = inputs_for(network, data).to(device)
     run = open_run(config, KIND, device)
     if run.finished:
         return
