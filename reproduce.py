@@ -37,6 +37,8 @@ from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
+# TinyImageNet comes as a folder, whose files are not listed; others have test images only.
+TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
 PRESETS = tuple(dict.fromkeys(preset for step in STEPS for preset in step.plans))
 ARTEFACTS = (*(name for paper in PAPERS for name in paper.artefacts), "report")
@@ -107,7 +109,7 @@ def read_options() -> argparse.Namespace:
         help=f"only these, with what they need: {', '.join(ARTEFACTS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--dataset", choices=SOURCES, default="MNIST", help="default: MNIST, as in the paper"
+        "--dataset", choices=TRAINABLE, default="MNIST", help="default: MNIST, as in the paper"
     )
     parser.add_argument(
         "--out_dir", default="runs", metavar="DIR", help="where runs are kept (default: runs)"

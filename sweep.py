@@ -14,7 +14,6 @@ and .pdf (the metric against the settings), and the output of every run as .log.
 """
 
 import argparse
-import json
 import os
 import re
 import runpy
@@ -27,7 +26,7 @@ from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import print_table
 from utils.runs.config import Config, Parser, grown_fields, load_config
 from utils.runs.errors import UserError
-from utils.runs.files import read_mapping, save_figure, save_json
+from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
 from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
@@ -213,10 +212,6 @@ def numbers_of(point: Point) -> dict[str, float | None]:
     logged = read_mapping(point.directory / "metrics.jsonl", last_values)
     numbers = logged | flat(read_mapping(point.directory / "summary.json"))
     return {name: v for name, v in numbers.items() if v is None or type(v) in (int, float)}
-
-
-def last_values(lines: str) -> dict:
-    return {name: v for line in lines.splitlines() for name, v in json.loads(line).items()}
 
 
 def flat(summary: dict, prefix: str = "") -> dict:

@@ -1,7 +1,6 @@
 """Run any method from its settings to a finished run directory."""
 
 import dataclasses
-import json
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device, choose_matmul
+from utils.runs.files import last_values
 from utils.runs.jobs import end_with_parent
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, open_run
@@ -34,7 +34,7 @@ def run_method(method: Method, config) -> None:
         return
     run.select_matmul()
     posterior = train_modes(method, problem, run)
-    newest = newest_values(run.path("metrics.jsonl"))
+    newest = last_values(run.path("metrics.jsonl").read_text())
     report(run, method, method.scores(problem, posterior, config, newest))
 
 
@@ -179,14 +179,6 @@ def shown(records: list[dict]) -> dict[str, str]:
     newest = {name: value for record in records for name, value in record.items()}
     names = [name for name in ("train_loss", "elbo", "test_accuracy") if name in newest]
     return {name: f"{newest[name]:.4g}" for name in names}
-
-
-def newest_values(metrics: Path) -> dict:
-    """Return the last value of everything that was recorded."""
-    values = {}
-    for line in metrics.read_text().splitlines():
-        values |= json.loads(line)
-    return values
 
 
 def report(run: Run, method: Method, scores: Scores) -> None:

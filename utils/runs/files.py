@@ -198,3 +198,8 @@ def _allocate(descriptor: int, start: int, length: int) -> None:
         os.posix_fallocate(descriptor, start, length)
     else:
         os.ftruncate(descriptor, start + length)
+
+
+def last_values(records: str) -> dict:
+    """Return the last value of every name in records of one JSON object a line."""
+    return {name: v for line in records.splitlines() for name, v in json.loads(line).items()}

@@ -30,32 +30,18 @@ def check_space(
     """
     memory = peak_memory() + memory_bytes
     print(f"Needs {memory / 1e9:.1f} GB of memory and {disk_bytes / 1e6:.0f} MB in {directory}")
-    check_disk(directory, disk_bytes, disk_bytes_there)
+    free = shutil.disk_usage(directory).free
+    if disk_bytes - disk_bytes_there > free:
+        raise UserError(
+            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
+            f"free at {directory}: free some, or give another --out_dir."
+        )
     if memory_bytes > available_memory():
         print(
             f"Warning: {memory_bytes / 1e9:.1f} GB more memory are needed, and "
             f"{available_memory() / 1e9:.1f} GB are free: the system may end this run. "
             "A smaller network, or fewer of them at once, would need less.",
             file=sys.stderr,
-        )
-
-
-def announce(
-    directory: Path, seconds: float, more_memory: float, disk_bytes: float,
-    disk_bytes_there: float = 0,
-) -> None:  # fmt: skip
-    """Say as well how long the work will take; scripts leave this to their progress bars."""
-    print(f"Estimate: {duration(seconds)}")
-    check_space(directory, more_memory, disk_bytes, disk_bytes_there)
-
-
-def check_disk(directory: Path, disk_bytes: float, disk_bytes_there: float = 0) -> None:
-    """Refuse what the disk cannot hold beside what has been written before."""
-    free = shutil.disk_usage(directory).free
-    if disk_bytes - disk_bytes_there > free:
-        raise UserError(
-            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
-            f"free at {directory}: free some, or give another --out_dir."
         )
 
 
