@@ -3,12 +3,12 @@
 import json
 import math
 
-import MNIST_HMC
 from tests.networks.toy_networks import GroupedConvNet
 from tests.toy_chains import TOY, WEIGHTS, records
 from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.hmc import method as hmc
 from utils.methods.hmc import record as record_module
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
@@ -28,11 +28,11 @@ import torch
 
 @pytest.mark.parametrize("sharing", ["none", "data"])
 def test_neighbour_lists_are_as_they_were_asked_for(sharing):
-    config = MNIST_HMC.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
+    config = hmc.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
     images, labels = torch.rand(20, 6), torch.zeros(20, dtype=torch.int64)
     data = Dataset("toy", images, labels, images, labels)
     problem = Problem(MLP((6, 10)), data, Prior(), torch.device("cpu"))
-    target = MNIST_HMC.build_potential(config, problem, ALONE)
+    target = hmc.build_potential(config, problem, ALONE)
     assert target.list_settings == ListSettings(9.0, 7)
 
 
@@ -152,14 +152,14 @@ def test_a_network_without_closed_forms_is_sampled_with_lists(tmp_path, monkeypa
     labels = torch.randint(3, (1000,), generator=random)
     images = patterns[labels] + torch.randn(1000, 2, 5, 5, generator=random)
     data = Dataset("toy", images[:800], labels[:800], images[800:], labels[800:])
-    config = MNIST_HMC.HMCConfig(
+    config = hmc.HMCConfig(
         out_dir=str(tmp_path), num_samples=4, num_burnin=4, num_steps=60, step_size=0.005,
         start="initialisation", wandb="disabled",
     )  # fmt: skip
     run = open_run(config, "HMC", torch.device("cpu"))
     monkeypatch.setattr(Run, "save_figure", lambda *arguments: None)  # seconds each
     problem = Problem(DescribedConvNet(), data, Prior(), torch.device("cpu"))
-    MNIST_HMC.run_chains(config, problem, ALONE, run)
+    hmc.run_chains(config, problem, ALONE, run)
     assert json.loads(run.path("summary.json").read_text())["test_accuracy"] > 0.95
     trace = records(run.directory)
     assert sum(record["accepted"] for record in trace[4:]) >= 2
@@ -235,7 +235,7 @@ def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
     ],
 )  # fmt: skip
 def test_settings_are_those_that_were_promised(name, expected):
-    config = load_config(MNIST_HMC.HMCConfig, "MNIST_HMC", ["--config_name", name])
+    config = load_config(hmc.HMCConfig, "MNIST_HMC", ["--config_name", name])
     assert {field: getattr(config, field) for field in expected} == expected
     everything = {"dataset": "MNIST", "num_chains": 1, "store_every": 1}
     everything |= {} if name == "quick" else {"num_train": None}

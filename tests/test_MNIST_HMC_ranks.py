@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-import MNIST_HMC
 from tests.conftest import REPOSITORY, script_command
 from tests.toy_chains import FIXED, TOY, records, wait_for_records
+from utils.methods.hmc.method import HMCConfig, check_sharing
 from utils.runs.errors import UserError
 from utils.runs.ranks import Ranks
 
@@ -178,6 +178,6 @@ def test_what_the_first_rank_refuses_is_said_once(tmp_path, data_dir):
     [("none", 1, "give --parallel data"), ("chains", 1, "2 processes need --num_chains 2")],
 )
 def test_several_processes_need_something_to_share(sharing, chains, sentence):
-    config = MNIST_HMC.HMCConfig(num_steps=5, parallel=sharing, num_chains=chains)
+    config = HMCConfig(num_steps=5, parallel=sharing, num_chains=chains)
     with pytest.raises(UserError, match=sentence):
-        MNIST_HMC.check_sharing(config, Ranks(0, 2))
+        check_sharing(config, Ranks(0, 2))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import reproduce
-from MNIST_HMC import HMCConfig
 from papers.compact.tables import published_table1
 from tests.conftest import (
     REPOSITORY,
@@ -21,6 +20,7 @@ from tests.conftest import (
     run_all,
 )
 from tests.test_reproduce import Calls
+from utils.methods.hmc.method import HMCConfig
 from utils.runs import script as script_module
 from utils.runs.config import load_config
 

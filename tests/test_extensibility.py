@@ -15,6 +15,7 @@ import MNIST_HMC
 from utils.evaluation import metrics
 from utils.evaluation.metrics import Metric
 from utils.methods.driver import run_method
+from utils.methods.hmc.method import HMCConfig
 from utils.methods.method import Method
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks import registry
@@ -201,7 +202,7 @@ def test_everything_goes_through_without_an_edit(registered, tmp_path, data_dir)
     recipe = {"optimizer": "Adam", "learning_rate": 0.01, "batch_size": 50, "num_epochs": 4}
     for method in (Wobble(), Path()):
         run_method(method, ToyConfig(**small, **recipe))
-    hmc = MNIST_HMC.HMCConfig(
+    hmc = HMCConfig(
         **small, num_samples=6, num_burnin=2, num_steps=12, step_size=0.003, force="listed",
         anchored_epochs=1,
     )  # fmt: skip

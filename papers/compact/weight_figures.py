@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 
 from papers.compact.tables import METHODS, ORDERS, pruned_network, samples_of
-from utils.methods.registry import METHODS as TRAINED
+from utils.methods.registry import METHODS as REGISTERED
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
 from utils.report.paper import RunFigure, figure
 
@@ -160,7 +160,7 @@ def _transpositions(
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
-LOOKS = {"hmc": Look(BLUE)} | {name: method.look for name, method in TRAINED.items()}
+LOOKS = {name: method.look for name, method in REGISTERED.items()}
 MORE_LOOKS = (Look(GREY, "--", "x"), Look("#E69F00", ":", "v"), Look("#56B4E9", "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},

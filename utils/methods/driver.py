@@ -27,7 +27,13 @@ import torch
 
 
 def run_method(method: Method, config) -> None:
-    """Train every mode of a method; leave its posterior, scores and figure in a run directory."""
+    """Train every mode of a method; leave its posterior, scores and figure in a run directory.
+
+    A method with a loop of its own has `run`, which does all of it.
+    """
+    if hasattr(method, "run"):
+        method.run(config)
+        return
     problem = set_up(method, config)
     run = open_run(config, method.kind, problem.device)
     if run.finished:

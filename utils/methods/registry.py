@@ -1,9 +1,12 @@
 """All methods by name: the place to add one."""
 
 from utils.methods.ensemble import Ensemble
+from utils.methods.hmc.method import HMC
 from utils.methods.method import Method
 from utils.methods.sgd import SGD
 from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 
-METHODS: dict[str, Method] = {method.name: method for method in (Ensemble(), VI(), SGD(), SWAG())}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (HMC(), Ensemble(), VI(), SGD(), SWAG())
+}

@@ -10,4 +10,5 @@ Modules, each importing only from those before it:
     anchored         starts that look like samples
     record           samples, trace, diagnostics and checkpoints on disk
     display          the progress bar, the printed summary and warnings
+    method           settings, and the run of all chains by one process or several
 """

@@ -1,0 +1,245 @@
+"""HMC's settings, and the run of all its chains, by one process or several."""
+
+import sys
+from dataclasses import dataclass
+
+from utils.data.datasets import load_dataset
+from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
+from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
+from utils.methods.hmc.chains import Chains, advance, start_chains
+from utils.methods.hmc.display import monitored, print_summary
+from utils.methods.hmc.neighbour_list import ListSettings
+from utils.methods.hmc.potential import FORCES, Potential
+from utils.methods.hmc.record import ChainRecord, Schedule
+from utils.methods.method import Method, Problem
+from utils.networks.registry import inputs_for, network_for
+from utils.posteriors.prior import Prior
+from utils.report.figures import BLUE, Look
+from utils.runs import ranks as parallel
+from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
+from utils.runs.config import NetworkConfig, option
+from utils.runs.errors import UserError
+from utils.runs.progress import progress_bar
+from utils.runs.ranks import Ranks
+from utils.runs.run import Run, open_run
+from utils.runs.seeding import generator
+
+import torch
+from torch import Tensor
+
+LARGEST_STEP_SIZE = 1e30  # adaptation may change it by a factor of 100: still a float32
+MOST_STEPS = 10_000_000  # of a trajectory: weeks
+REFUSED, FINISHED, OPEN = range(3)  # what the first rank says of the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class HMCConfig(NetworkConfig):
+    config_name: str = option("laptop", "named settings: configs/MNIST_HMC/NAME.yaml")
+    num_samples: int = option(250, "samples stored of each chain", minimum=1)
+    num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
+    store_every: int = option(1, "transitions from one stored sample to the next", minimum=1)
+    num_chains: int = option(1, "independent chains", minimum=1)
+    step_size: float = option(
+        0.0012, "step size of the leapfrog integrator, or where its adaptation begins", above=0
+    )
+    num_steps: int | None = option(None, "leapfrog steps per transition", minimum=1)
+    trajectory_length: float | None = option(
+        None, "step size × steps of a transition, instead of num_steps", above=0
+    )
+    jitter: float = option(
+        0.0, "share by which trajectories vary randomly in length", minimum=0, below=1
+    )
+    adapt_step_size: bool = option(False, "adapt the step size in burn-in, by dual averaging")
+    target_acceptance: float = option(
+        0.8, "acceptance probability that the step size is adapted to", above=0, below=1
+    )
+    grow_trajectories: bool = option(
+        False, "let trajectories grow in burn-in, from short ones to full length"
+    )
+    start: str = option(
+        "anchored",
+        "start of chains: PyTorch's initialisation, or a MAP near a draw from the prior",
+        choices=("initialisation", "anchored"),
+    )
+    anchored_epochs: int = option(
+        8, "epochs at each of the 3 learning rates that find this MAP", minimum=1
+    )
+    force: str = option("auto", "how gradients along trajectories are computed", choices=FORCES)
+    safe_margin: float = option(
+        18.0, "listed force: margin above which an image may be skipped", unit="nats", above=0
+    )
+    longest_sleep: int = option(
+        200, "listed force: most steps for which an image is skipped", unit="steps", minimum=1
+    )
+    parallel: str = option(
+        "none", "what several processes under torchrun divide among them",
+        choices=("none", "data", "chains"), changeable=True,
+    )  # fmt: skip
+    checkpoint_seconds: float = option(
+        20.0, "seconds between checkpoints, or a transition if that is longer",
+        minimum=0, changeable=True,
+    )  # fmt: skip
+
+    def schedule(self) -> Schedule:
+        return Schedule(self.num_chains, self.num_burnin, self.num_samples, self.store_every)
+
+    def hmc_settings(self) -> HMCSettings:
+        if (self.num_steps is None) == (self.trajectory_length is None):
+            raise UserError(
+                "A trajectory has either num_steps or a trajectory_length: "
+                "give one of them, and 'none' for the other if the config has it."
+            )
+        if self.adapt_step_size and not self.num_burnin:
+            raise UserError(
+                "The step size is adapted in burn-in, and this run has none: give --num_burnin, "
+                "or --no-adapt_step_size."
+            )
+        if not 1 / LARGEST_STEP_SIZE <= self.step_size <= LARGEST_STEP_SIZE:
+            raise UserError(
+                f"A --step_size of {self.step_size:g} is beyond float32, in which weights move: "
+                f"give one from {1 / LARGEST_STEP_SIZE:g} to {LARGEST_STEP_SIZE:g}, 0.001 or so."
+            )
+        if (self.num_steps or self.trajectory_length / self.step_size) > MOST_STEPS:
+            raise UserError(
+                f"A trajectory would have more than {MOST_STEPS:,} leapfrog steps: give fewer "
+                "--num_steps, a shorter --trajectory_length or a larger --step_size."
+            )
+        return HMCSettings(
+            self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
+            self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
+        )  # fmt: skip
+
+
+def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | None) -> None:
+    """Sample and report; only the first rank has a run directory and writes."""
+    settings, schedule = config.hmc_settings(), config.schedule()
+    record = None
+    if ranks.first:
+        record = ChainRecord(run, problem, schedule, config.seed, config.checkpoint_seconds)
+    potential = build_potential(config, problem, ranks)
+    chains = resume_or_start(config, problem, settings, ranks, record)
+    sample(config, potential, chains, ranks, record)
+    if ranks.first:
+        print_summary(record.finish(), settings, schedule, config.safe_margin)
+        print(f"Saved in {run.directory}")
+
+
+def sample(
+    config: HMCConfig, potential: Potential, chains: Chains, ranks: Ranks,
+    record: ChainRecord | None,
+) -> None:  # fmt: skip
+    """Make all transitions of all chains."""
+    settings, schedule = config.hmc_settings(), config.schedule()
+    with monitored(record, chains, settings, schedule) as monitor:
+        while chains.iteration < schedule.num_iterations:
+            with threads_for(potential.flops):
+                chains, transitions = advance(
+                    potential, chains, settings, config.seed, ranks,
+                    spread_chains=config.parallel == "chains", on_step=monitor.step,
+                )  # fmt: skip
+            monitor.add(chains, transitions)
+
+
+def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
+    config.hmc_settings()
+    if ranks.size > 1 and config.parallel == "none":
+        raise UserError("Several processes need to know what to share: give --parallel data.")
+    if ranks.size == 1 and config.parallel != "none":
+        print(f"--parallel {config.parallel}: this is the only process; torchrun starts several.")
+    if config.parallel == "chains" and config.num_chains < ranks.size:
+        raise UserError(
+            f"--parallel chains gives every process a chain: {ranks.size} processes need "
+            f"--num_chains {ranks.size} or more, not {config.num_chains}."
+        )
+
+
+def open_together(config: HMCConfig, device: torch.device, ranks: Ranks) -> tuple[Run | None, bool]:
+    """Return the run, which only the first rank has, and whether something is left to do."""
+    run, state = None, REFUSED
+    try:
+        run = open_run(config, HMC.kind, device) if ranks.first else None
+        state = FINISHED if run is None or run.finished else OPEN
+    finally:
+        state = share_number(ranks, state)
+    if state == REFUSED:
+        sys.exit(2)  # the first rank says why
+    return run, state == OPEN
+
+
+def share_number(ranks: Ranks, number: float) -> float:
+    return ranks.share(torch.tensor([number], dtype=torch.float64)).item()
+
+
+def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
+    """Let all ranks multiply with the kernel that the first one's run was begun with."""
+    names = list(CANDIDATES)
+    if ranks.first:
+        run.select_matmul()
+    chosen = names.index(run.meta["matmul"]) if ranks.first else 0
+    choose_matmul(device, names[int(share_number(ranks, chosen))])
+
+
+def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
+    network, data, prior = problem[:3]
+    lists = ListSettings(config.safe_margin, config.longest_sleep)
+    images, labels = data.train_images, data.train_labels
+    if config.parallel != "data":
+        return Potential(network, images, labels, config.force, lists, prior=prior)
+    parts = ranks.part(images), ranks.part(labels)
+    return Potential(network, *parts, config.force, lists, ranks, prior)
+
+
+def resume_or_start(
+    config: HMCConfig, problem: Problem, settings: HMCSettings, ranks: Ranks,
+    record: ChainRecord | None,
+) -> Chains:  # fmt: skip
+    """Return the chains of the first rank: from its checkpoint, or new ones."""
+    chains = record.chains if record else None
+    if chains is None:
+        weights = torch.zeros(config.num_chains, problem.network.num_weights)
+        weights = start_weights(config, problem) if record else weights.to(problem.device)
+        chains = start_chains(weights, settings)
+    adaptations = ranks.share(torch.tensor(chains.adaptations, dtype=torch.float64))
+    return Chains(
+        ranks.share(chains.weights),
+        tuple(StepSizeAdaptation(*numbers) for numbers in adaptations.tolist()),
+        int(share_number(ranks, chains.iteration)),
+    )
+
+
+def start_weights(config: HMCConfig, problem: Problem) -> Tensor:
+    """Return where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP."""
+    streams = [
+        generator(config.seed, "initial_weights", chain) for chain in range(config.num_chains)
+    ]
+    if config.start == "initialisation":
+        draws = [problem.network.initial_weights(stream) for stream in streams]
+        return torch.stack(draws).to(problem.device)
+    total = len(LEARNING_RATES) * config.anchored_epochs * config.num_chains
+    with progress_bar(total, "anchored start") as bar:
+        return anchored_maps(
+            problem.network, problem.data, streams, config.seed, config.anchored_epochs,
+            problem.prior, on_epoch=lambda member, epoch, loss: bar.update(),
+        )  # fmt: skip
+
+
+class HMC(Method):
+    """Hamiltonian Monte Carlo, with a loop of its own: its chains may be spread over processes."""
+
+    name, kind, title = "hmc", "HMC", "HMC"
+    look = Look(BLUE)
+    Config = HMCConfig
+
+    def run(self, config: HMCConfig) -> None:
+        device = choose_device(config.device)
+        with parallel.connected(device) as ranks:
+            check_sharing(config, ranks)
+            data = load_dataset(config.dataset, config.data_dir, config.num_train)
+            network = network_for(config, data)
+            data = inputs_for(network, data).to(device)
+            ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
+            run, to_do = open_together(config, device, ranks)
+            if to_do:
+                share_matmul(ranks, device, run)
+                problem = Problem(network, data, Prior(), device)
+                run_chains(config, problem, ranks, run)
