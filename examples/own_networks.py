@@ -1,27 +1,28 @@
-"""Your own networks: rebased, summed up in one Gaussian, predicted with, and pruned.
+"""Rebase your own networks, and summarise them in one Gaussian.
 
     python examples/own_networks.py --networks a.pt b.pt c.pt --inputs x.npy --labels y.npy
     python examples/own_networks.py --samples mine/samples.npy --out_dir compact
 
-Networks are state_dicts of torch.nn classifiers of one architecture: linear layers with ReLU (or
-Tanh: --activation tanh) between them, under any names. Samples are those of any sampler: [K, d],
-with network.json beside them. All are rebased to the first: by activation if there are inputs
-[N, in], or images that flatten to it, prepared as in training; and otherwise by weight.
+--networks are state_dicts of torch.nn classifiers of one architecture: linear layers with one
+activation between them (--activation), under any names. --samples are those of any sampler, [K, d]
+with network.json beside them. All networks are rebased to the first: by activation on --inputs, or
+by weight without them. Prepare the inputs as in training. --test_inputs and --test_labels score the
+result on other data than it was matched on.
 
-Leaves in --out_dir, which must be new or empty:
+Files in --out_dir, which must be new or empty:
 
-    compact.npz       q_r, the Gaussian over rebased weights: mean, std; and the permutations
-    pruned.pt         its mean network with --kept % of the weights, the others 0: a state_dict
-                      with the first network's names (of samples: an nn.Sequential's)
-    predictions.npy   [N, classes]: what q_r predicts on the inputs
-    summary.json      NoT of each network; with labels, accuracies, and those of other prunings
-    samples.npy       the networks as weight vectors, as MNIST_eval.py --samples takes them
+    rebased/NAME.pt   each of --networks, rebased: a state_dict with its own parameter names
+    mean.pt           the mean of the rebased networks, with the first network's parameter names
+    compact.npz       q_r, a Gaussian over rebased weights: mean and std; and the permutations
+    predictions.npy   [N, classes]: what q_r predicts on the test inputs (or else the inputs)
+    summary.json      NoT, accuracy and loss barriers of every network, and everything printed
+    samples.npy       --networks as weight vectors, for MNIST_eval.py --samples
     network.json      layer sizes and activation
+    pruned.pt         with --kept: mean.pt with --kept % of its weights, and the others 0
 
-A low σ means a certain weight if the networks are samples of a posterior, so of --samples those of
-lowest σ are kept (--prune_by std). In --networks that were merely trained, weights that training
-hardly moves have a low σ as well, and to keep them would ruin the network: of these the largest
-|μ|/σ are kept (--prune_by signal_to_noise).
+Pruning costs accuracy, so it is done only on request. Of three criteria (--prune_by), the default
+is the one with the best accuracy on --inputs; without labels it is |μ| for networks, and σ for
+samples. A low σ means a certain weight only if the networks are samples of a posterior.
 """
 
 import argparse
@@ -30,16 +31,24 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 # So that `utils` is found from here, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.data.user_arrays import read_inputs, read_labels
 from utils.evaluation.metrics import accuracy
-from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune
+from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune, without
+from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
-from utils.networks.predictions import mean_probabilities
-from utils.networks.state_dicts import Layout, default_layout, read_networks
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.state_dicts import (
+    Layout,
+    default_layout,
+    read_layout,
+    read_networks,
+    read_state_dict,
+)
 from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import no_moments
@@ -51,6 +60,7 @@ from utils.runs.files import as_numpy, save_json
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
 from utils.symmetry.matching import make_matcher
+from utils.symmetry.paths import Line, barrier, score
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase_all
 
@@ -58,38 +68,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CRITERIA = ("std", "signal_to_noise", "abs_mean")  # of those in utils/pruning.py
+CRITERIA = {"abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ", "std": "smallest σ"}
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
-FAR_LESS = 0.1  # of accuracy, from which on a pruned network comes with advice
-SHOWN = 20  # networks whose NoT is printed; summary.json has all
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
+SHOWN = 20  # networks in the printed table, and samples whose barriers are computed
+TITLES = {
+    "average": "average of all networks' predictions",
+    "q_d": "q_d: Gaussian over the networks as they are",
+    "q_r": "q_r: Gaussian over the rebased networks",
+    "mu_r": "mean.pt: mean of the rebased networks",
+    "pruned": "pruned.pt",
+}
+
+
+class Data(NamedTuple):
+    path: Path | None = None
+    inputs: Tensor | None = None  # [N, …]
+    labels: Tensor | None = None  # [N]
 
 
 def main(options: argparse.Namespace) -> None:
     layout, samples = open_networks(options)
     network = layout.network
-    inputs = open_inputs(options.inputs, network) if options.inputs else None
-    labels = (
-        read_labels(options.labels, len(inputs), network.num_classes) if options.labels else None
-    )
-    q_d, compact = rebase_and_fit(network, samples, inputs)
+    matched = open_data(options.inputs, options.labels, network)
+    scored = open_data(options.test_inputs, options.test_labels, network)
+    scored = matched if scored.inputs is None else scored
+    print_reading(options, layout, len(samples), matched, scored)
+    check_activation(options, network, samples[0], scored)
+    q_d, compact = rebase_and_fit(network, samples, matched.inputs)
     q_r = compact.posterior
-    found = orders(q_r, generator(0, "random_order"))
-    ranked = {name: several[0] for name, several in found.items()}
-    prune_by = choose_order(options, q_r)
-    pruned = prune(q_r.mean, ranked[prune_by], options.kept / 100)
-    summary = describe(network, compact, pruned) | {"prune_by": prune_by}
-    arrays = {} if options.samples else {"samples": samples}
-    if inputs is not None:
-        arrays["predictions"] = mean_probabilities(network, draws(q_r), inputs)
-    if labels is not None:
-        averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r)}
-        averaged |= {"mu_r": [q_r.mean], "pruned": [pruned]}
-        summary["accuracy"] = score(network, samples, averaged, inputs, labels)
-        summary["pruning"] = {"kept_percent": KEPT_PERCENT} | {
-            name: accuracy_curve(network, q_r.mean, order, inputs, labels)
-            for name, order in ranked.items()
-        }
-    save(options.out_dir, layout, compact, pruned, arrays, summary)
+    summary = describe(compact, layout)
+    averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r), "mu_r": [q_r.mean]}
+    if options.kept is not None:
+        ranked = rank_weights(q_r, layout)
+        prune_by = choose_criterion(options, network, q_r, ranked, matched)
+        pruned = prune(q_r.mean, ranked[prune_by], options.kept / 100)
+        averaged["pruned"] = [pruned]
+        zeros = (pruned[ranked[prune_by]] == 0).double().mean().item()
+        summary |= {"prune_by": prune_by, "zeros": zeros}
+        if scored.labels is not None:
+            summary["pruning"] = {"kept_percent": KEPT_PERCENT} | {
+                name: accuracy_curve(network, q_r.mean, order, scored.inputs, scored.labels)
+                for name, order in ranked.items()
+            }
+        torch.save(layout.state_dict(pruned), options.out_dir / "pruned.pt")
+    if scored.inputs is not None:
+        predictions = mean_probabilities(network, draws(q_r), scored.inputs)
+        np.save(options.out_dir / "predictions.npy", as_numpy(predictions))
+    if scored.labels is not None:
+        summary["accuracy"] = score_all(network, samples, averaged, scored)
+        count = len(samples) if options.networks else min(SHOWN, len(samples))
+        summary["barriers"] = barriers(compact, samples, count, scored)
+    save(options, layout, samples, compact, summary)
     report(options, summary)
 
 
@@ -98,30 +128,39 @@ def read_options() -> argparse.Namespace:
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--networks", nargs="+", type=Path, metavar="PT", help="state_dicts")
     given.add_argument("--samples", type=Path, metavar="NPY", help="[K, d], beside network.json")
-    parser.add_argument("--activation", help="of --networks: relu or tanh (default: relu)")
     parser.add_argument(
-        "--inputs", type=Path, metavar="NPY", help="[N, in] or images, as in training"
+        "--activation",
+        help=f"activation of --networks: {', '.join(ACTIVATIONS)} (default: relu)",
     )
-    parser.add_argument("--labels", type=Path, metavar="NPY", help="[N]: their class numbers")
+    for name, use in (("", "match units"), ("test_", "score (default: --inputs and --labels)")):
+        parser.add_argument(
+            f"--{name}inputs", type=Path, metavar="NPY",
+            help=f"[N, in] or images, prepared as in training, on which to {use}",
+        )  # fmt: skip
+        parser.add_argument(
+            f"--{name}labels", type=Path, metavar="NPY", help=f"[N]: classes of --{name}inputs"
+        )
+    parser.add_argument("--kept", type=float, metavar="PERCENT", help="prune to this %% of weights")
     parser.add_argument(
-        "--prune_by", choices=CRITERIA,
-        help="(default: signal_to_noise of --networks, std of --samples)",
-    )  # fmt: skip
-    parser.add_argument("--kept", type=float, default=20, help="%% of weights kept (default: 20)")
+        "--prune_by", choices=CRITERIA, help="which weights --kept keeps (default: the best)"
+    )
     parser.add_argument("--out_dir", type=Path, default="own", help="new or empty (default: own)")
     options = parser.parse_args()
     if options.samples and options.activation:
         raise UserError("--activation is for --networks: that of samples is in network.json.")
-    if options.labels and not options.inputs:
-        raise UserError("--labels are those of the inputs: give --inputs, too.")
-    if not 0 < options.kept <= 100:
+    for name in ("", "test_"):
+        if getattr(options, f"{name}labels") and not getattr(options, f"{name}inputs"):
+            raise UserError(f"--{name}labels are classes of inputs: give --{name}inputs, too.")
+    if options.prune_by and options.kept is None:
+        raise UserError("--prune_by says which weights to keep: give --kept, too.")
+    if options.kept is not None and not 0 < options.kept <= 100:
         raise UserError(f"--kept is a percentage above 0 and up to 100, not {options.kept:g}.")
     check_place(options.out_dir)
     return options
 
 
 def check_place(out_dir: Path) -> None:
-    """Make the directory, which may be there if it is empty."""
+    """Make the directory, or refuse one that is not empty."""
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         empty = not any(out_dir.iterdir())
@@ -134,13 +173,13 @@ def check_place(out_dir: Path) -> None:
 
 
 def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]]:
-    """How to give a network back, and the weights [d] of each."""
+    """Return the layout of the state_dicts to write, and the weights [d] of each network."""
     if options.samples:
         samples = open_samples(options.samples)
         layout = default_layout(samples.network)
     else:
-        layout, stack = read_networks(options.networks, options.activation or "relu")
-        samples = stack.float()
+        layout, samples = read_networks(options.networks, options.activation or "relu")
+        samples = samples.float()
     if len(samples) < 2:
         raise UserError("A Gaussian needs two networks or more: give others to --networks.")
     if not layout.network.groups:
@@ -148,24 +187,90 @@ def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]
     return layout, samples
 
 
-def open_inputs(path: Path, network: Network) -> Tensor:
-    """Inputs [N, in]; that others are flattened is said, as it may not be what was meant."""
-    inputs = read_inputs(path, math.prod(network.input_shape))
+def open_data(inputs_path: Path | None, labels_path: Path | None, network: Network) -> Data:
+    """Read inputs and labels, and say so if inputs are flattened: it may not be intended."""
+    if inputs_path is None:
+        return Data()
+    inputs = read_inputs(inputs_path, math.prod(network.input_shape))
     if network.num_classes == 1:
         raise UserError(
-            "These networks have a single output, and what is predicted here are probabilities of "
-            "classes, by softmax: leave the inputs out, and the networks are rebased by weight."
+            "These networks have a single output, but probabilities of classes are predicted here, "
+            "by softmax: leave the inputs out, and the networks are rebased by weight."
         )
-    shape = np.load(path, mmap_mode="r").shape
-    if len(shape) > 2:
-        print(f"{path}: {list(shape)} is flattened to {list(inputs.shape)}, as by nn.Flatten.")
-    return inputs
+    shape = np.load(inputs_path, mmap_mode="r").shape
+    if len(shape) > 2 and len(network.input_shape) == 1:
+        print(f"{inputs_path}: {list(shape)} is flattened to {list(inputs.shape)}.")
+    inputs = inputs.unflatten(1, network.input_shape)
+    labels = read_labels(labels_path, len(inputs), network.num_classes) if labels_path else None
+    return Data(inputs_path, inputs, labels)
+
+
+# ---- how the networks are read
+
+
+def print_reading(
+    options: argparse.Namespace, layout: Layout, count: int, matched: Data, scored: Data
+) -> None:
+    """Print how the files are interpreted, because a state_dict does not say what it computes."""
+    network = layout.network
+    reading = f"{count} networks, read as {network}"
+    if isinstance(network, MLP):
+        sizes = "-".join(map(str, network.sizes))
+        reading = f"{count} networks, read as {sizes}, {network.activation} after each hidden layer"
+    if layout.no_bias.any():
+        reading += "; layers without biases get zeros"
+    print(f"{reading}.")
+    if options.networks and scored.labels is not None:
+        print("The networks' accuracies below must be the ones you know.")
+    elif options.networks and not options.activation:
+        others = ", ".join(name for name in ACTIVATIONS if name != "relu")
+        print(
+            f"A state_dict does not tell the activation: if it is not relu, give --activation "
+            f"({others}). With inputs and labels, accuracies will show whether it is right."
+        )
+    if matched.inputs is not None and scored.path == matched.path:
+        print(
+            f"Matched and scored on the same inputs, {matched.path}: give --test_inputs and "
+            "--test_labels to score on others."
+        )
+    elif scored.inputs is not None:
+        how = f"on {matched.path}" if matched.path else "by weight"
+        print(f"Matched {how}, scored on {scored.path}.")
+
+
+def check_activation(
+    options: argparse.Namespace, network: Network, weights: Tensor, data: Data
+) -> None:
+    """Refuse to assume ReLU where another activation makes the first network clearly better.
+
+    Two activations are compared by the inputs that only one of them gets right (McNemar's test).
+    """
+    if not options.networks or options.activation or data.labels is None:
+        return
+
+    def is_right(activation: str) -> Tensor:
+        other = dataclasses.replace(network, activation=activation)
+        return class_probabilities(other, weights, data.inputs).argmax(-1) == data.labels
+
+    assumed = is_right("relu")
+    for name in ACTIVATIONS:
+        right = is_right(name)
+        gained, lost = int((right & ~assumed).sum()), int((assumed & ~right).sum())
+        if gained - lost > 3 * math.sqrt(gained + lost):
+            raise UserError(
+                f"{options.networks[0]} has an accuracy of {show(right.double().mean())} % with "
+                f"{name}, but {show(assumed.double().mean())} % with relu, which is assumed: give "
+                f"--activation {name}, or --activation relu if relu is right."
+            )
+
+
+# ---- rebase, prune and score
 
 
 def rebase_and_fit(
     network: Network, samples: Sequence[Tensor], inputs: Tensor | None
 ) -> tuple[Gaussian, Compact]:
-    """q_d of the networks as they are, and q_r of them rebased to the first."""
+    """Return q_d of the networks as they are, and q_r of them rebased to the first."""
     method = "weight" if inputs is None else "activation"
     matcher = make_matcher(method, network, samples[0], inputs)
     direct = rebased = no_moments(samples[0])
@@ -178,85 +283,183 @@ def rebase_and_fit(
     return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
 
 
-def choose_order(options: argparse.Namespace, q_r: Gaussian) -> str:
-    """What weights are kept by, unless it is said: σ tells nothing where all networks are alike."""
-    by_std = options.samples and q_r.std.any()
-    return options.prune_by or ("std" if by_std else "signal_to_noise")
+def rank_weights(q_r: Gaussian, layout: Layout) -> dict[str, Tensor]:
+    """Return the order in which each criterion keeps weights, without biases that do not exist."""
+    ranked = orders(q_r, generator(0, "random_order"))
+    return {name: without(ranked[name][0], layout.no_bias) for name in CRITERIA}
+
+
+def choose_criterion(
+    options: argparse.Namespace,
+    network: Network,
+    q_r: Gaussian,
+    ranked: dict[str, Tensor],
+    data: Data,
+) -> str:
+    """Return the criterion asked for, or else the best on the inputs that were matched on."""
+    if options.prune_by:
+        return options.prune_by
+    if data.labels is None:
+        return "std" if options.samples and q_r.std.any() else "abs_mean"
+
+    def pruned_accuracy(name: str) -> float:
+        pruned = prune(q_r.mean, ranked[name], options.kept / 100)
+        return accuracy(class_probabilities(network, pruned, data.inputs), data.labels)
+
+    return max(CRITERIA, key=pruned_accuracy)
 
 
 def draws(posterior: Gaussian) -> Iterable[Tensor]:
     return posterior.draw(NUM_DRAWS, generator(0, "draws"))
 
 
-def describe(network: Network, compact: Compact, pruned: Tensor) -> dict:
-    """NoT of each network's hidden layers beside random ones', and how sparse the pruned one is."""
+def describe(compact: Compact, layout: Layout) -> dict:
+    """Return NoT of each network's hidden layers, and what random permutations have."""
+    groups = layout.network.groups.values()
     return {
         "transpositions": [
             list(each.transpositions().values()) for each in compact.transformations
         ],
-        "random": [expected_transpositions(group.size) for group in network.groups.values()],
-        "zeros": (pruned == 0).double().mean().item(),
+        "random": [expected_transpositions(group.size) for group in groups],
     }
 
 
-def score(
+def score_all(
     network: Network,
     samples: Sequence[Tensor],
     averaged: dict[str, Iterable[Tensor]],
-    inputs: Tensor,
-    labels: Tensor,
+    data: Data,
 ) -> dict:
-    """Accuracy of each network, and of what several of them predict on average."""
+    """Return the accuracy of each network, and of the average prediction of several."""
 
     def accuracy_of(networks: Iterable[Tensor]) -> float:
-        return accuracy(mean_probabilities(network, networks, inputs), labels)
+        return accuracy(mean_probabilities(network, networks, data.inputs), data.labels)
 
-    alone = [accuracy_of([weights]) for weights in samples]
-    return {"networks": alone} | {name: accuracy_of(several) for name, several in averaged.items()}
+    single = [accuracy_of([weights]) for weights in samples]
+    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
+
+
+def barriers(
+    compact: Compact, samples: Sequence[Tensor], count: int, data: Data
+) -> dict[str, list[float]]:
+    """Return the loss barrier [nats] between each of `count` networks and the first.
+
+    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
+    """
+
+    def barrier_to_first(weights: Tensor) -> float:
+        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
+        return barrier(score(line, data.inputs, data.labels).loss, FRACTIONS).max().item()
+
+    found: dict[str, list[float]] = {"before": [], "after": []}
+    with progress_bar(count, "loss barriers", unit="network") as bar:
+        for number in range(count):
+            weights = samples[number]
+            moved = compact.transformations[number].apply(weights)
+            found["before"].append(barrier_to_first(weights))
+            found["after"].append(barrier_to_first(moved))
+            bar.update()
+    return found
+
+
+# ---- files and tables
 
 
 def save(
-    out_dir: Path, layout: Layout, compact: Compact, pruned: Tensor, arrays: dict, summary: dict
+    options: argparse.Namespace,
+    layout: Layout,
+    samples: Sequence[Tensor],
+    compact: Compact,
+    summary: dict,
 ) -> None:
+    out_dir = options.out_dir
     compact.save(out_dir / "compact.npz")
-    torch.save(layout.state_dict(pruned), out_dir / "pruned.pt")
-    for name, array in arrays.items():
-        np.save(out_dir / f"{name}.npy", as_numpy(array))
-    save_json(out_dir / "network.json", dataclasses.asdict(layout.network))
+    torch.save(layout.state_dict(compact.posterior.mean), out_dir / "mean.pt")
+    if options.networks:
+        np.save(out_dir / "samples.npy", as_numpy(samples))
+        save_rebased(options.networks, layout.network, compact, out_dir / "rebased")
+    layout.network.save(out_dir / "network.json")
     save_json(out_dir / "summary.json", summary)
 
 
+def save_rebased(paths: list[Path], network: Network, compact: Compact, out_dir: Path) -> None:
+    """Write every network rebased, in its own precision and under its own parameter names.
+
+    Files are named as the user's are, with a number in front if these names are not unique.
+    """
+    out_dir.mkdir()
+    unique = len({path.stem for path in paths}) == len(paths)
+    for number, path in enumerate(paths):
+        state_dict = read_state_dict(path)
+        layout = read_layout(state_dict, network=network)
+        moved = compact.transformations[number].apply(layout.flatten(state_dict))
+        name = f"{path.stem}.pt" if unique else f"{number + 1}-{path.stem}.pt"
+        torch.save(layout.state_dict(moved), out_dir / name)
+
+
 def report(options: argparse.Namespace, summary: dict) -> None:
-    moves, random = summary["transpositions"], [f"{mean:.1f}" for mean in summary["random"]]
-    names = options.networks or [f"sample {number}" for number in range(len(moves))]
-    rows = [[str(name), *map(str, move)] for name, move in zip(names, moves, strict=True)]
-    headings = ["NoT", *(f"hidden layer {number + 1}" for number in range(len(random)))]
-    print_table([headings, *rows[:SHOWN], ["random, on average", *random]])
+    print()
+    print_networks(options, summary)
+    scores = summary.get("accuracy")
+    if scores:
+        print()
+        rows = [[title, show(scores[name])] for name, title in TITLES.items() if name in scores]
+        print_table([["", "accuracy [%]"], *rows])
+    if "pruning" in summary:
+        print()
+        curves = [
+            [f"mean.pt by {criterion}", *map(show, summary["pruning"][name])]
+            for name, criterion in CRITERIA.items()
+        ]
+        print_table([["% of weights kept", *map(str, KEPT_PERCENT)], *curves])
+    if options.kept is not None:
+        chosen = CRITERIA[summary["prune_by"]]
+        print(f"\npruned.pt: {show(summary['zeros'])} % of the weights are zero; ", end="")
+        print(f"those with the {chosen} are kept (--prune_by {summary['prune_by']}).")
+        if scores:
+            lost = 100 * (scores["mu_r"] - scores["pruned"])
+            print(f"Pruning costs {lost:.2f} points of mean.pt's accuracy.")
+    print(f"\nSaved in {options.out_dir}")
+
+
+def print_networks(options: argparse.Namespace, summary: dict) -> None:
+    """Print NoT of every hidden layer, accuracy and loss barriers: a row for each network."""
+    counts = summary["transpositions"]
+    names = options.networks or [f"sample {number}" for number in range(len(counts))]
+    columns = {"network": list(map(str, names))}
+    means = {"network": "mean"}
+    expected = {"network": "random permutations"}
+    for layer, values in enumerate(zip(*counts, strict=True)):
+        title = f"NoT, hidden layer {layer + 1}"
+        columns[title] = list(map(str, values))
+        means[title] = f"{np.mean(values):.1f}"
+        expected[title] = f"{summary['random'][layer]:.1f}"
     if "accuracy" in summary:
-        print()
-        for name, shares in summary["accuracy"].items():
-            shares = shares if isinstance(shares, list) else [shares]
-            print(f"accuracy of {name:9}", *(f"{100 * share:6.2f} %" for share in shares[:SHOWN]))
-        print()
-        print(f"{'% kept of mu_r':16}", *(f"{percent:6}" for percent in KEPT_PERCENT))
-        for name in CRITERIA:
-            curve = summary["pruning"][name]
-            print(f"{name:16}", *(f"{100 * share:6.2f}" for share in curve))
-        advise(summary["accuracy"])
-    prune_by = summary["prune_by"]
-    print(f"\npruned.pt: {100 * summary['zeros']:.2f} % of the weights are zero, by {prune_by}.")
-    print(f"Saved in {options.out_dir}")
-
-
-def advise(scores: dict) -> None:
-    """What to do where pruning has cost much."""
-    lost = scores["mu_r"] - scores["pruned"]
-    if lost > FAR_LESS:
-        print(
-            f"\nThe pruned network is {100 * lost:.1f} points less accurate than mu_r: compare the "
-            f"orders above (--prune_by {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}), or keep more "
-            "of the weights (--kept)."
+        shares = summary["accuracy"]["networks"]
+        columns["accuracy [%]"], means["accuracy [%]"] = (
+            list(map(show, shares)),
+            show(np.mean(shares)),
         )
+        for when, values in summary["barriers"].items():
+            title = f"barrier {when} [nats]"
+            columns[title] = [f"{value:.3f}" for value in values]
+            others = values[1:]  # the first has none to itself
+            means[title] = f"{np.mean(others):.3f}"
+    rows = [list(row) for row in zip(*(cells[:SHOWN] for cells in columns.values()), strict=True)]
+    empty = [""] * (len(columns) - 1)
+    if len(names) > SHOWN:
+        rows.append([f"… {len(names) - SHOWN} more", *empty])
+    for last in (means, expected):
+        rows.append([last.get(title, "") for title in columns])
+    print_table([list(columns), *rows])
+    print(
+        "NoT: number of transpositions that match a network to the first. Barrier: largest rise of"
+    )
+    print("the loss on the straight line to the first, before and after rebasin.")
+
+
+def show(share: float) -> str:
+    return f"{100 * share:.2f}"
 
 
 if __name__ == "__main__":

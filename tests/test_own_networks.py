@@ -123,8 +123,9 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
     inputs, labels = write_inputs(net)
     given = ("--inputs", "x.npy", "--labels", "y.npy") if by == "activation" else ()
     ended = own(
-        "--networks", "a.pt", "b.pt", "c.pt", *given, "--activation", activation, "--kept", 30
-    )
+        "--networks", "a.pt", "b.pt", "c.pt", *given, "--activation", activation, "--kept", 30,
+        "--prune_by", "abs_mean",
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "flattened" not in ended.stdout
     assert f"rebasing by {by}" in ended.stderr
@@ -134,15 +135,23 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
     assert compact["permutations"].shape == (3, sum(sizes))
     summary = read(out / "summary.json")
     assert summary["transpositions"] == [[0] * len(sizes), [s - 1 for s in sizes], [1] * len(sizes)]
-    table = columns(ended.stdout)
-    assert table[0] == ["NoT", *(f"hidden layer {n + 1}" for n in range(len(sizes)))]
-    assert table[2] == ["b.pt", *(str(size - 1) for size in sizes)]
+    read_as = "-".join(map(str, (6, *sizes, 3)))
+    assert f"3 networks, read as {read_as}, {activation} after each hidden layer" in ended.stdout
+    table = {row[0]: row[1 : 1 + len(sizes)] for row in columns(ended.stdout)}
+    assert table["network"] == [f"NoT, hidden layer {n + 1}" for n in range(len(sizes))]
+    assert table["b.pt"] == [str(size - 1) for size in sizes]
+    assert table["mean"] == [f"{size / 3:.1f}" for size in sizes]
     random = [size - sum(1 / k for k in range(1, size + 1)) for size in sizes]
-    assert table[4] == ["random, on average", *(f"{expected:.1f}" for expected in random)]
+    assert table["random permutations"] == [f"{expected:.1f}" for expected in random]
     samples = torch.from_numpy(np.load(out / "samples.npy"))
     assert torch.equal(samples, torch.stack([flat(network) for network in nets]))
     sizes_there = [linear_layers(net)[0].in_features, *sizes, 3]
     assert read(out / "network.json") == {"sizes": sizes_there, "activation": activation}
+
+    for file in ("rebased/a.pt", "rebased/b.pt", "rebased/c.pt", "mean.pt"):
+        state_dict = torch.load(out / file, weights_only=True)
+        assert list(state_dict) == list(net.state_dict())
+        assert all(torch.equal(state_dict[key], net.state_dict()[key]) for key in state_dict)
 
     pruned = make()
     pruned.load_state_dict(torch.load(out / "pruned.pt", weights_only=True))
@@ -154,7 +163,10 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
     if not given:
         assert "accuracy" not in summary
         assert not (out / "predictions.npy").exists()
+        assert "give --test_inputs" not in ended.stdout
         return
+    assert "Matched and scored on the same inputs, x.npy" in ended.stdout
+    assert max(summary["barriers"]["after"]) < 1e-6 < summary["barriers"]["before"][1]
     predictions = torch.from_numpy(np.load(out / "predictions.npy"))
     torch.testing.assert_close(predictions.float(), net(inputs).softmax(-1))
     scores = summary["accuracy"]
@@ -189,12 +201,12 @@ def test_what_the_networks_agree_on_is_kept(own, tmp_path):
     assert scores["mu_r"] > 0.75  # as the networks themselves
     curves = read(tmp_path / "deep/mine/summary.json")["pruning"]
     assert curves["std"][curves["kept_percent"].index(40)] == scores["pruned"]
-    assert f"accuracy of pruned    {100 * scores['pruned']:6.2f} %" in ended.stdout
+    assert f"costs {100 * (scores['mu_r'] - scores['pruned']):.2f} points" in ended.stdout
 
 
 @pytest.mark.parametrize("criterion", ["abs_mean", "signal_to_noise", None])
 def test_other_orders_of_pruning(criterion, own):
-    """By |μ|/σ unless told otherwise: a low σ alone is nothing that training has made certain."""
+    """By |μ| unless told otherwise: a low σ alone is nothing that training has made certain."""
     torch.manual_seed(0)
     nets = [sequential(6, 9, 3) for _ in range(3)]
     for name, net in zip("abc", nets, strict=True):
@@ -205,9 +217,8 @@ def test_other_orders_of_pruning(criterion, own):
     pruned = sequential(6, 9, 3)
     pruned.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
     compact = np.load("own/compact.npz")
-    ranked_by = np.abs(compact["mean"]) / (1 if criterion == "abs_mean" else compact["std"])
-    assert f"of the weights are zero, by {criterion or 'signal_to_noise'}.\n" in ended.stdout
-    assert "all the networks are the same" not in ended.stdout
+    ranked_by = np.abs(compact["mean"]) / (compact["std"] if criterion == "signal_to_noise" else 1)
+    assert f"(--prune_by {criterion or 'abs_mean'})" in ended.stdout
     largest = np.argsort(-ranked_by)[: round(0.1 * len(ranked_by))]
     assert set(flat(pruned).nonzero().flatten().tolist()) == set(largest.tolist())
 
@@ -224,8 +235,8 @@ def test_samples_are_pruned_by_their_deviations(own, tmp_path):
     assert set(flat(pruned).nonzero().flatten().tolist()) == set(least.tolist())
 
 
-def test_much_lost_accuracy_comes_with_advice(own):
-    """Two networks that differ most where it matters: σ keeps the rest."""
+def test_the_best_order_on_the_matching_inputs_is_chosen_and_others_are_scored(own):
+    """Two networks that differ most where it matters, so σ keeps what does not."""
     torch.manual_seed(0)
     net = sequential(6, 9, 3)
     other = copy.deepcopy(net)
@@ -233,18 +244,88 @@ def test_much_lost_accuracy_comes_with_advice(own):
     for name, network in (("a", net), ("b", other)):
         torch.save(network.state_dict(), f"{name}.pt")
     write_inputs(net)
-    given = ("--networks", "a.pt", "b.pt", "--inputs", "x.npy", "--labels", "y.npy", "--kept", 30)
-    ended = own(*given, "--prune_by", "std")
-    scores = read(Path("own/summary.json"))["accuracy"]
-    lost = 100 * (scores["mu_r"] - scores["pruned"])
-    assert lost > 10
-    assert (
-        f"The pruned network is {lost:.1f} points less accurate than mu_r: compare the orders "
-        "above (--prune_by std, signal_to_noise or abs_mean), or keep more" in ended.stdout
+    x, y = np.load("x.npy"), np.load("y.npy")
+    np.save("test_x.npy", x[:50])
+    np.save("test_y.npy", y[:50])
+    given = (
+        "--networks", "a.pt", "b.pt", "--inputs", "x.npy", "--labels", "y.npy", "--kept", 30,
+    )  # fmt: skip
+    ended = own(*given)
+    pruning = read(Path("own/summary.json"))
+    at = pruning["pruning"]["kept_percent"].index(30)
+    curves = {name: pruning["pruning"][name][at] for name in ("abs_mean", "signal_to_noise", "std")}
+    assert curves[pruning["prune_by"]] == max(curves.values()) > curves["std"]
+    assert f"(--prune_by {pruning['prune_by']})" in ended.stdout
+
+    ended = own(
+        *given, "--test_inputs", "test_x.npy", "--test_labels", "test_y.npy", "--out_dir", "test"
     )
-    ended = own(*given, "--prune_by", "abs_mean", "--kept", 95, "--out_dir", "more")
-    assert "accuracy of pruned" in ended.stdout
-    assert "less accurate" not in ended.stdout
+    assert "Matched on x.npy, scored on test_x.npy." in ended.stdout
+    summary = read(Path("test/summary.json"))
+    assert summary["prune_by"] == pruning["prune_by"]
+    mean = sequential(6, 9, 3)
+    mean.load_state_dict(torch.load("test/mean.pt", weights_only=True))
+    scored = accuracy_of(mean, torch.from_numpy(x[:50]), torch.from_numpy(y[:50]))
+    assert summary["accuracy"]["mu_r"] == scored
+    assert len(np.load("test/predictions.npy")) == 50
+    assert np.array_equal(np.load("test/compact.npz")["mean"], np.load("own/compact.npz")["mean"])
+
+
+def test_nothing_is_pruned_unless_asked_for(own):
+    torch.manual_seed(0)
+    (Path("1")).mkdir()
+    torch.save(sequential(6, 9, 3).state_dict(), "net.pt")
+    torch.save(sequential(6, 9, 3).double().state_dict(), "1/net.pt")
+    ended = own("--networks", "net.pt", "1/net.pt")
+    assert {path.name for path in Path("own").iterdir()} == {
+        "compact.npz", "mean.pt", "rebased", "samples.npy", "summary.json", "network.json",
+    }  # fmt: skip
+    assert {path.name for path in Path("own/rebased").iterdir()} == {"1-net.pt", "2-net.pt"}
+    moved = torch.load("own/rebased/2-net.pt", weights_only=True)
+    before = torch.load("1/net.pt", weights_only=True)
+    order = np.load("own/compact.npz")["permutations"][1]
+    assert torch.equal(moved["0.weight"], before["0.weight"][order])  # in double precision
+    assert torch.equal(moved["2.weight"], before["2.weight"][:, order])
+    assert "give --activation" in ended.stdout
+
+
+def test_networks_of_another_activation_are_not_taken_for_relu(own):
+    torch.manual_seed(0)
+    net = sequential(6, 30, 20, 3, activation=nn.Tanh)
+    nn.utils.vector_to_parameters(3 * flat(net), net.parameters())
+    torch.save(net.state_dict(), "a.pt")
+    write_inputs(net)
+    given = ("--networks", "a.pt", "a.pt", "--inputs", "x.npy", "--labels", "y.npy")
+    ended = own(*given)
+    assert ended.returncode == 2
+    assert "give --activation tanh, or --activation relu" in ended.stderr
+    assert own(*given, "--activation", "relu").returncode == 0
+
+
+def test_barriers_are_those_of_the_losses_in_between(own):
+    torch.manual_seed(0)
+    nets = [sequential(6, 9, 3) for _ in range(2)]
+    for name, net in zip("ab", nets, strict=True):
+        nn.utils.vector_to_parameters(5 * flat(net), net.parameters())
+        torch.save(net.state_dict(), f"{name}.pt")
+    inputs, labels = write_inputs(nets[0])
+    own("--networks", "a.pt", "b.pt", "--inputs", "x.npy", "--labels", "y.npy")
+
+    def loss(weights):
+        net = sequential(6, 9, 3)
+        nn.utils.vector_to_parameters(weights, net.parameters())
+        return nn.functional.cross_entropy(net(inputs), labels).item()
+
+    rebased = sequential(6, 9, 3)
+    rebased.load_state_dict(torch.load("own/rebased/b.pt", weights_only=True))
+    summary = read(Path("own/summary.json"))
+    for when, second in (("before", nets[1]), ("after", rebased)):
+        first, second = flat(nets[0]), flat(second)
+        rises = [
+            loss((1 - at) * first + at * second) - (1 - at) * loss(first) - at * loss(second)
+            for at in (0, 0.25, 0.5, 0.75, 1)
+        ]
+        assert summary["barriers"][when] == pytest.approx([0, max(rises)], abs=1e-5)
 
 
 def test_samples_of_another_sampler(own, tmp_path):
@@ -259,9 +340,9 @@ def test_samples_of_another_sampler(own, tmp_path):
     np.save("x.npy", inputs.reshape(-1, 2, 3).double().numpy())  # as pictures
     ended = own("--samples", "mine/samples.npy", "--inputs", "x.npy", "--kept", 100)
     assert ended.returncode == 0, ended.stderr
-    assert "x.npy: [200, 2, 3] is flattened to [200, 6], as by nn.Flatten." in ended.stdout
+    assert "x.npy: [200, 2, 3] is flattened to [200, 6]." in ended.stdout
     assert {path.name for path in (tmp_path / "own").iterdir()} == {
-        "compact.npz", "pruned.pt", "predictions.npy", "summary.json", "network.json",
+        "compact.npz", "mean.pt", "pruned.pt", "predictions.npy", "summary.json", "network.json",
     }  # fmt: skip
     whole = sequential(6, 9, 8, 3, activation=nn.Tanh)
     whole.load_state_dict(torch.load("own/pruned.pt", weights_only=True))
@@ -270,6 +351,7 @@ def test_samples_of_another_sampler(own, tmp_path):
     torch.testing.assert_close(predictions, net(inputs).softmax(-1))
     lines = ended.stdout.splitlines()
     assert sum(line.startswith("sample ") for line in lines) == 20  # not all 30
+    assert "… 10 more" in lines
     assert len(read(tmp_path / "own/summary.json")["transpositions"]) == 30
 
 
@@ -286,6 +368,10 @@ MISTAKES = {
         ["--samples", "s/samples.npy", "--activation", "tanh"], "is in network.json",
     ),
     "labels alone": (["--networks", "a.pt", "a.pt", "--labels", "y.npy"], "give --inputs, too"),
+    "test labels alone": (
+        ["--networks", "a.pt", "a.pt", "--test_labels", "y.npy"], "give --test_inputs, too",
+    ),
+    "prune_by alone": (["--networks", "a.pt", "a.pt", "--prune_by", "std"], "give --kept, too"),
     "kept": (["--networks", "a.pt", "a.pt", "--kept", "0"], "a percentage above 0 and up to 100"),
     "out_dir": (["--networks", "a.pt", "a.pt", "--out_dir", "s"], "s is not empty: give another"),
     "out_dir is a file": (
@@ -361,14 +447,19 @@ def commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("python ")]
 
 
+def python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
 def write_files(tmp_path) -> list[nn.Sequential]:
     """Write what the page's commands name: networks for MNIST, and samples of them."""
     torch.manual_seed(0)
     nets = [sequential(784, 4, 10) for _ in range(3)]
     for name, net in zip("abc", nets, strict=True):
         torch.save(net.state_dict(), tmp_path / f"{name}.pt")
-    np.save(tmp_path / "x.npy", torch.rand(20, 784).numpy())
-    np.save(tmp_path / "y.npy", torch.randint(10, (20,)).numpy())
+    for name in ("", "_test"):
+        np.save(tmp_path / f"x{name}.npy", torch.rand(20, 784).numpy())
+        np.save(tmp_path / f"y{name}.npy", torch.randint(10, (20,)).numpy())
     (tmp_path / "samples").mkdir()
     np.save(tmp_path / "samples/samples.npy", torch.stack([flat(net) for net in nets]).numpy())
     said = re.search(r'`({"sizes".*?})`', PAGE)[1]
@@ -386,6 +477,10 @@ def test_the_pages_commands_run(own, script, tmp_path, data_dir):
         env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    names = {}
+    exec(python_blocks()[1], names)
+    assert np.array_equal(names["averaged"].numpy(), np.load("mine/predictions.npy"))
+    assert names["logits"].shape == names["of_the_mean"].shape == (20, 10)
     assert own(*samples[1:]).returncode == 0
     assert evaluation[0] == "MNIST_eval.py"
     ended = script("MNIST_eval", *evaluation[1:], "--config_name", "quick", *TOY_EVALUATION)
@@ -395,7 +490,7 @@ def test_the_pages_commands_run(own, script, tmp_path, data_dir):
 
 
 def test_the_pages_lines_of_python_run():
-    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    code = python_blocks()[0]
     torch.manual_seed(0)
     net = sequential(6, 9, 3)
     nets = [net, permuted(net, [shift(9)]), permuted(net, [swap(9)])]

@@ -47,6 +47,12 @@ NETWORKS = {
     "no hidden layer": (lambda: nn.Linear(6, 3), (6, 3), "relu"),
     "three, equal": (lambda: sequential(6, 6, 6, 6, 3), (6, 6, 6, 6, 3), "relu"),
     "own names, tanh": (Named, (6, 5, 5, 4, 3), "tanh"),
+    "no bias": (lambda: nn.Linear(6, 3, bias=False), (6, 3), "relu"),
+    "a layer without bias": (
+        lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)),
+        (6, 5, 3),
+        "tanh",
+    ),
     "DataParallel": (lambda: nn.DataParallel(sequential(6, 5, 3)), (6, 5, 3), "relu"),
 }
 
@@ -76,6 +82,18 @@ def test_there_and_back_is_exact(name, dtype):
         assert torch.equal(back[key], tensor)
         assert back[key].untyped_storage().nbytes() == tensor.nbytes  # no whole vector in the file
     make().to(dtype).load_state_dict(back)
+
+
+def test_missing_biases_are_zeros_that_all_networks_lack():
+    without = nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)).state_dict()
+    whole = sequential(6, 5, 3).state_dict()
+    layout = read_layout(without)
+    assert layout.no_bias.nonzero().flatten().tolist() == list(range(30, 35))
+    assert not layout.flatten(without)[30:35].any()
+    with pytest.raises(UserError, match=r"This network has a 0.bias, but the first network has no"):
+        layout.flatten(whole)
+    with pytest.raises(UserError, match=r"This network has no 0.bias, but the first network has"):
+        read_layout(whole).flatten(without)
 
 
 def test_types_and_the_order_of_keys_may_be_mixed():
@@ -144,21 +162,17 @@ def tied() -> dict:
 REFUSED = {
     "empty": ({}, "This is not a state_dict with weights"),
     "a tensor": (torch.zeros(3), "This is not a state_dict with weights"),
-    "no bias": (
-        nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)).state_dict(),
-        r"0 has no bias.*Add one that does nothing: state_dict\['0.bias'\] = torch.zeros\(5\)",
-    ),
-    "a layer alone without bias": (
-        nn.Linear(6, 3, bias=False).state_dict(),
-        r"the layer has no bias.*state_dict\['bias'\] = torch.zeros\(3\)",
-    ),
     "convolution": (
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)).state_dict(),
-        r"0.weight has the shape \[4, 1, 3, 3\], and a linear layer's weight \[out, in\]. Only lin",
+        r"0.weight has the shape \[4, 1, 3, 3\].*convolution.*docs/networks.md",
     ),
     "batch norm": (
         nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).state_dict(),
         r"1.weight has the shape \[5\].*fuse_linear_bn_eval",
+    ),
+    "layer norm": (
+        nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)).state_dict(),
+        r"1.weight has the shape \[5\].*no linear layer can replace it",
     ),
     "batch norm without weights": (
         nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False)).state_dict(),
@@ -209,12 +223,9 @@ def test_what_is_no_mlp_is_refused(name):
 
 
 def test_what_the_sentences_advise_works():
-    """A bias of zeros, batch norm folded, and parametrisations undone: the same function."""
+    """Batch norm folded and parametrisations undone: the same function."""
     torch.manual_seed(0)
     inputs = torch.randn(9, 6)
-    biasless = nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
-    completed = biasless.state_dict()
-    completed["0.bias"] = torch.zeros(5)
     normed = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     normed(inputs)  # moves the running mean and variance away from 0 and 1
     normed.eval()
@@ -226,7 +237,6 @@ def test_what_the_sentences_advise_works():
     expected = parametrised(inputs)
     nn.utils.parametrize.remove_parametrizations(parametrised[0], "weight")
     for state_dict, outputs in (
-        (completed, biasless(inputs)),
         (fused.state_dict(), normed(inputs)),
         (parametrised.state_dict(), expected),
     ):

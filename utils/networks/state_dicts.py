@@ -5,9 +5,10 @@
     model.load_state_dict(layout.state_dict(weights))  # the same bits under the same names
 
 A state_dict names tensors and does not say what is computed with them. Without a network to compare
-with, it is read as an MLP: linear layers with biases, computed in its order, with one activation
-between them, under any names. With a network, tensors are found by their names, which may have a
-prefix such as "module.", or else by order, kind and shape. Anything else is refused.
+with, it is read as an MLP: linear layers, computed in its order, with one activation between them,
+under any names. Layers without biases get zeros. With a network, tensors are found by their names,
+which may have a prefix such as "module.", or else by order, kind and shape. Anything else is
+refused.
 """
 
 import itertools
@@ -23,10 +24,12 @@ from utils.runs.errors import UserError, reason
 import torch
 from torch import Tensor
 
-ONLY_LINEAR = (
-    "Only linear layers with an activation between them can be taken; batch norm can be folded "
-    "into the layer before it (torch.nn.utils.fusion.fuse_linear_bn_eval)."
+ONLY_LINEAR = "Only linear layers with an activation between them can be taken"
+FOLDING = (
+    "; batch norm can be folded into the layer before it "
+    "(torch.nn.utils.fusion.fuse_linear_bn_eval)."
 )
+BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 COUNTER = "num_batches_tracked"  # of batch normalisation, which only counts; written as 0
 
 
@@ -35,8 +38,14 @@ class Layout:
     """A network, and how a state_dict holds it."""
 
     network: Network
-    keys: tuple[str, ...]  # of the network's slots
+    keys: tuple[str, ...]  # of the network's slots; those of missing biases are in no state_dict
     dtypes: dict[str, torch.dtype]  # of every tensor, in the order of the state_dict
+
+    @property
+    def no_bias(self) -> Tensor:
+        """Return a mask [d] of the biases that the state_dict does not have."""
+        pairs = zip(self.network.slots, self.keys, strict=True)
+        return torch.cat([torch.full((slot.size,), key not in self.dtypes) for slot, key in pairs])
 
     def flatten(self, state_dict: Mapping[str, Tensor]) -> Tensor:
         """Return the weights [d] of such a network, whatever its names are.
@@ -44,9 +53,22 @@ class Layout:
         They are float32, which holds all shorter types exactly, or float64 if any of them is.
         """
         given = read_layout(state_dict, network=self.network)
+        self._check_biases(given)
         dtype = torch.float64 if torch.float64 in given.dtypes.values() else torch.float32
-        tensors = [state_dict[key].detach().to(dtype).flatten() for key in given.keys]
-        return torch.cat(tensors)
+        weights = torch.zeros(self.network.num_weights, dtype=dtype)
+        for slot, key in zip(self.network.slots, given.keys, strict=True):
+            if key in given.dtypes:
+                slot.of(weights).copy_(state_dict[key].detach().reshape(slot.shape))
+        return weights
+
+    def _check_biases(self, other: "Layout") -> None:
+        for ours, theirs in zip(self.keys, other.keys, strict=True):
+            if (ours in self.dtypes) != (theirs in other.dtypes):
+                here, there = ("no", "has one") if ours in self.dtypes else ("a", "has none")
+                raise UserError(
+                    f"This network has {here} {theirs}, but the first network {there}: only "
+                    "networks with biases in the same layers can be compared."
+                )
 
     def state_dict(self, weights: Tensor) -> dict[str, Tensor]:
         """Return the weights [d] under the names and in the types that the state_dict had."""
@@ -194,20 +216,37 @@ def _problem(state_dict: Mapping[str, Tensor], key: str) -> str | None:
         return _no_tensor(key, tensor)
     part, layer, shape = _part(key), key.rpartition(".")[0] or "the layer", list(tensor.shape)
     if part is None:
-        return f"{key} is neither the weight nor the bias of a linear layer. {ONLY_LINEAR}"
+        what = f"{key} is neither the weight nor the bias of a linear layer"
+        return f"{what}. {ONLY_LINEAR}{FOLDING if key.endswith(BATCH_NORM) else '.'}"
     if not tensor.is_floating_point():
         return _strange_numbers(key, tensor)
     if part == "weight" and len(shape) != 2:
-        return f"{key} has the shape {shape}, and a linear layer's weight [out, in]. {ONLY_LINEAR}"
-    partner = f"{key.removesuffix(part)}{'bias' if part == 'weight' else 'weight'}"
-    if partner not in state_dict:
-        return _missing(part, partner, layer, shape)
-    if part == "bias" and shape != list(state_dict[partner].shape[:1]):
+        kind, advice = _kind_of(state_dict, key)
+        return f"{key} has the shape {shape}: it belongs to {kind}. {ONLY_LINEAR}{advice}"
+    weight = f"{key.removesuffix(part)}weight"
+    if weight not in state_dict:
         return (
-            f"{key} has the shape {shape}, but {partner} is {list(state_dict[partner].shape)}: "
+            f"{layer} has a bias but no {weight}. If the weight is parametrised, as by weight "
+            "norm, undo that first: torch.nn.utils.parametrize.remove_parametrizations."
+        )
+    if part == "bias" and shape != list(state_dict[weight].shape[:1]):
+        return (
+            f"{key} has the shape {shape}, but {weight} is {list(state_dict[weight].shape)}: "
             "a linear layer has a bias for each of its outputs."
         )
     return _strange_numbers(key, tensor)
+
+
+def _kind_of(state_dict: Mapping[str, Tensor], key: str) -> tuple[str, str]:
+    """Return what layer has a weight that is no matrix, and what can be done about it."""
+    if state_dict[key].dim() > 2:
+        return (
+            "a convolution",
+            ". Convolutional networks can be read from Python (docs/networks.md).",
+        )
+    if key.removesuffix("weight") + "running_mean" in state_dict:
+        return "batch norm", FOLDING
+    return "a norm layer", ": layer norm depends on the input, so no linear layer can replace it."
 
 
 def _no_tensor(key: str, value) -> str:
@@ -224,18 +263,6 @@ def _strange_numbers(key: str, tensor: Tensor) -> str | None:
     if strange:
         return f"{key} has {strange} entries that are NaN or infinite: leave this network out."
     return None
-
-
-def _missing(part: str, partner: str, layer: str, shape: list[int]) -> str:
-    if part == "weight":
-        return (
-            f"{layer} has no bias, which every layer needs here. Add one that does nothing: "
-            f"state_dict[{partner!r}] = torch.zeros({shape[0]})."
-        )
-    return (
-        f"{layer} has a bias but no {partner}. If the weight is parametrised, as by weight norm, "
-        "undo that first: torch.nn.utils.parametrize.remove_parametrizations."
-    )
 
 
 def _check_order(state_dict: Mapping[str, Tensor], layers: list[str]) -> None:
