@@ -15,7 +15,7 @@ Files in --out_dir, which must be new or empty:
     mean.pt           the mean of the rebased networks, with the first network's parameter names
     compact.npz       q_r, a Gaussian over rebased weights: mean and std; and the permutations
     predictions.npy   [N, classes]: what q_r predicts on the test inputs (or else the inputs)
-    summary.json      NoT, accuracy and loss barriers of every network, and everything printed
+    summary.json      NoT, accuracies and loss barriers of every network, as printed
     samples.npy       --networks as weight vectors, for MNIST_eval.py --samples
     network.json      layer sizes and activation
     pruned.pt         with --kept: mean.pt with --kept % of its weights, and the others 0
@@ -94,32 +94,26 @@ def main(options: argparse.Namespace) -> None:
     scored = open_data(options.test_inputs, options.test_labels, network)
     scored = matched if scored.inputs is None else scored
     print_reading(options, layout, len(samples), matched, scored)
-    check_activation(options, network, samples[0], scored)
+    labelled = matched if scored.labels is None else scored
+    check_activation(options, network, samples[0], labelled)
     q_d, compact = rebase_and_fit(network, samples, matched.inputs)
     q_r = compact.posterior
     summary = describe(compact, layout)
+    state_dicts = {"mean": layout.state_dict(q_r.mean)}
     averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r), "mu_r": [q_r.mean]}
     if options.kept is not None:
-        ranked = rank_weights(q_r, layout)
-        prune_by = choose_criterion(options, network, q_r, ranked, matched)
-        pruned = prune(q_r.mean, ranked[prune_by], options.kept / 100)
+        pruned, about = prune_mean(options, layout, q_r, matched, scored)
+        summary |= about
         averaged["pruned"] = [pruned]
-        zeros = (pruned[ranked[prune_by]] == 0).double().mean().item()
-        summary |= {"prune_by": prune_by, "zeros": zeros}
-        if scored.labels is not None:
-            summary["pruning"] = {"kept_percent": KEPT_PERCENT} | {
-                name: accuracy_curve(network, q_r.mean, order, scored.inputs, scored.labels)
-                for name, order in ranked.items()
-            }
-        torch.save(layout.state_dict(pruned), options.out_dir / "pruned.pt")
+        state_dicts["pruned"] = layout.state_dict(pruned)
+    arrays = {"samples": samples} if options.networks else {}
     if scored.inputs is not None:
-        predictions = mean_probabilities(network, draws(q_r), scored.inputs)
-        np.save(options.out_dir / "predictions.npy", as_numpy(predictions))
+        arrays["predictions"] = mean_probabilities(network, draws(q_r), scored.inputs)
     if scored.labels is not None:
         summary["accuracy"] = score_all(network, samples, averaged, scored)
         count = len(samples) if options.networks else min(SHOWN, len(samples))
         summary["barriers"] = barriers(compact, samples, count, scored)
-    save(options, layout, samples, compact, summary)
+    save(options, network, compact, state_dicts, arrays, summary)
     report(options, summary)
 
 
@@ -175,6 +169,8 @@ def check_place(out_dir: Path) -> None:
 def open_networks(options: argparse.Namespace) -> tuple[Layout, Sequence[Tensor]]:
     """Return the layout of the state_dicts to write, and the weights [d] of each network."""
     if options.samples:
+        if not options.samples.exists():
+            raise UserError(f"Cannot read {options.samples}: there is no such file.")
         samples = open_samples(options.samples)
         layout = default_layout(samples.network)
     else:
@@ -289,6 +285,23 @@ def rank_weights(q_r: Gaussian, layout: Layout) -> dict[str, Tensor]:
     return {name: without(ranked[name][0], layout.no_bias) for name in CRITERIA}
 
 
+def prune_mean(
+    options: argparse.Namespace, layout: Layout, q_r: Gaussian, matched: Data, scored: Data
+) -> tuple[Tensor, dict]:
+    """Return the mean of q_r pruned, and how: its criterion, its zeros and accuracies of others."""
+    network, ranked = layout.network, rank_weights(q_r, layout)
+    prune_by = options.prune_by or choose_criterion(options, network, q_r, ranked, matched)
+    pruned = prune(q_r.mean, ranked[prune_by], options.kept / 100)
+    zeros = (pruned[ranked[prune_by]] == 0).double().mean().item()
+    about = {"prune_by": prune_by, "zeros": zeros}
+    if scored.labels is not None:
+        about["pruning"] = {"kept_percent": KEPT_PERCENT} | {
+            name: accuracy_curve(network, q_r.mean, order, scored.inputs, scored.labels)
+            for name, order in ranked.items()
+        }
+    return pruned, about
+
+
 def choose_criterion(
     options: argparse.Namespace,
     network: Network,
@@ -296,9 +309,7 @@ def choose_criterion(
     ranked: dict[str, Tensor],
     data: Data,
 ) -> str:
-    """Return the criterion asked for, or else the best on the inputs that were matched on."""
-    if options.prune_by:
-        return options.prune_by
+    """Return the criterion that prunes best on these inputs, or a usual one without labels."""
     if data.labels is None:
         return "std" if options.samples and q_r.std.any() else "abs_mean"
 
@@ -367,18 +378,21 @@ def barriers(
 
 def save(
     options: argparse.Namespace,
-    layout: Layout,
-    samples: Sequence[Tensor],
+    network: Network,
     compact: Compact,
+    state_dicts: dict[str, dict],
+    arrays: dict[str, Tensor],
     summary: dict,
 ) -> None:
     out_dir = options.out_dir
     compact.save(out_dir / "compact.npz")
-    torch.save(layout.state_dict(compact.posterior.mean), out_dir / "mean.pt")
     if options.networks:
-        np.save(out_dir / "samples.npy", as_numpy(samples))
-        save_rebased(options.networks, layout.network, compact, out_dir / "rebased")
-    layout.network.save(out_dir / "network.json")
+        save_rebased(options.networks, network, compact, out_dir / "rebased")
+    for name, state_dict in state_dicts.items():
+        torch.save(state_dict, out_dir / f"{name}.pt")
+    for name, array in arrays.items():
+        np.save(out_dir / f"{name}.npy", as_numpy(array))
+    network.save(out_dir / "network.json")
     save_json(out_dir / "summary.json", summary)
 
 
@@ -416,6 +430,10 @@ def report(options: argparse.Namespace, summary: dict) -> None:
         chosen = CRITERIA[summary["prune_by"]]
         print(f"\npruned.pt: {show(summary['zeros'])} % of the weights are zero; ", end="")
         print(f"those with the {chosen} are kept (--prune_by {summary['prune_by']}).")
+        if options.labels and not options.prune_by:
+            print(
+                f"Of {len(CRITERIA)} criteria, this one is the most accurate on {options.inputs}."
+            )
         if scores:
             lost = 100 * (scores["mu_r"] - scores["pruned"])
             print(f"Pruning costs {lost:.2f} points of mean.pt's accuracy.")
@@ -426,36 +444,31 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
     """Print NoT of every hidden layer, accuracy and loss barriers: a row for each network."""
     counts = summary["transpositions"]
     names = options.networks or [f"sample {number}" for number in range(len(counts))]
-    columns = {"network": list(map(str, names))}
-    means = {"network": "mean"}
-    expected = {"network": "random permutations"}
+    columns = [["network", *map(str, names[:SHOWN])]]
+    below = [["mean"], ["random permutations"]]
     for layer, values in enumerate(zip(*counts, strict=True)):
-        title = f"NoT, hidden layer {layer + 1}"
-        columns[title] = list(map(str, values))
-        means[title] = f"{np.mean(values):.1f}"
-        expected[title] = f"{summary['random'][layer]:.1f}"
+        columns.append([f"NoT, hidden layer {layer + 1}", *map(str, values[:SHOWN])])
+        below[0].append(f"{np.mean(values[1:]):.1f}")
+        below[1].append(f"{summary['random'][layer]:.1f}")
+    notes = ["NoT: number of transpositions that match a network to the first"]
     if "accuracy" in summary:
         shares = summary["accuracy"]["networks"]
-        columns["accuracy [%]"], means["accuracy [%]"] = (
-            list(map(show, shares)),
-            show(np.mean(shares)),
-        )
+        columns.append(["accuracy [%]", *map(show, shares[:SHOWN])])
+        below[0].append(show(np.mean(shares)))
         for when, values in summary["barriers"].items():
-            title = f"barrier {when} [nats]"
-            columns[title] = [f"{value:.3f}" for value in values]
-            others = values[1:]  # the first has none to itself
-            means[title] = f"{np.mean(others):.3f}"
-    rows = [list(row) for row in zip(*(cells[:SHOWN] for cells in columns.values()), strict=True)]
-    empty = [""] * (len(columns) - 1)
+            shown = (f"{value:.3f}" for value in values[:SHOWN])
+            columns.append([f"barrier {when} [nats]", *shown])
+            below[0].append(f"{np.mean(values[1:]):.3f}")
+            if when == "before" and len(values) < len(names):
+                notes.append(f"Barriers: of the first {len(values)} samples only")
+        notes.append("Barrier: largest rise of the loss on the straight line to the first")
+        below[1] += [""] * (len(columns) - len(below[1]))
+    rows = [list(row) for row in zip(*columns, strict=True)]
     if len(names) > SHOWN:
-        rows.append([f"… {len(names) - SHOWN} more", *empty])
-    for last in (means, expected):
-        rows.append([last.get(title, "") for title in columns])
-    print_table([list(columns), *rows])
-    print(
-        "NoT: number of transpositions that match a network to the first. Barrier: largest rise of"
-    )
-    print("the loss on the straight line to the first, before and after rebasin.")
+        rows.append([f"… {len(names) - SHOWN} more", *[""] * (len(columns) - 1)])
+    print_table([*rows, *below])
+    notes.append("Their means leave out the first network, which is matched to itself")
+    print(*(f"{note}." for note in notes), sep="\n")
 
 
 def show(share: float) -> str:

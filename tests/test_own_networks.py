@@ -140,7 +140,7 @@ def test_permuted_copies_of_one_network_are_one(case, by, own, tmp_path):
     table = {row[0]: row[1 : 1 + len(sizes)] for row in columns(ended.stdout)}
     assert table["network"] == [f"NoT, hidden layer {n + 1}" for n in range(len(sizes))]
     assert table["b.pt"] == [str(size - 1) for size in sizes]
-    assert table["mean"] == [f"{size / 3:.1f}" for size in sizes]
+    assert table["mean"] == [f"{size / 2:.1f}" for size in sizes]  # of the other two
     random = [size - sum(1 / k for k in range(1, size + 1)) for size in sizes]
     assert table["random permutations"] == [f"{expected:.1f}" for expected in random]
     samples = torch.from_numpy(np.load(out / "samples.npy"))
@@ -289,6 +289,22 @@ def test_nothing_is_pruned_unless_asked_for(own):
     assert "give --activation" in ended.stdout
 
 
+def test_networks_without_biases(own):
+    """They come back without biases, and the share that is kept is one of existing weights."""
+    torch.manual_seed(0)
+    nets = [sequential(6, 10, 4) for _ in range(2)]
+    for name, net in zip("ab", nets, strict=True):
+        net[0].bias = net[2].bias = None
+        torch.save(net.state_dict(), f"{name}.pt")
+    ended = own("--networks", "a.pt", "b.pt", "--kept", 25, "--prune_by", "std")
+    assert "layers without biases get zeros" in ended.stdout
+    for file in ("mean", "pruned", "rebased/b"):
+        state_dict = torch.load(f"own/{file}.pt", weights_only=True)
+        assert list(state_dict) == ["0.weight", "2.weight"]
+    pruned = torch.load("own/pruned.pt", weights_only=True)
+    assert sum(int((tensor != 0).sum()) for tensor in pruned.values()) == 25  # of 60 + 40
+
+
 def test_networks_of_another_activation_are_not_taken_for_relu(own):
     torch.manual_seed(0)
     net = sequential(6, 30, 20, 3, activation=nn.Tanh)
@@ -380,7 +396,7 @@ MISTAKES = {
     "out_dir is in a file": (
         ["--networks", "a.pt", "a.pt", "--out_dir", "a.pt/b"], "directory. Give another --out_dir",
     ),
-    "no samples": (["--samples", "no.npy"], "network.json is missing"),
+    "no samples": (["--samples", "no.npy"], "Cannot read no.npy: there is no such"),
     "samples of another network": (["--samples", "s/samples.npy"], r"of the shape \[3, 4\]"),
     "network.json": (["--samples", "t/samples.npy"], r'it should look like this: {"sizes": \[784'),
     "inputs": (["--inputs", "wide.npy"], r"wide.npy has the shape \[2, 7\].*inputs \[N, 6\]"),

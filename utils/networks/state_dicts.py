@@ -29,8 +29,8 @@ FOLDING = (
     "; batch norm can be folded into the layer before it "
     "(torch.nn.utils.fusion.fuse_linear_bn_eval)."
 )
-BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 COUNTER = "num_batches_tracked"  # of batch normalisation, which only counts; written as 0
+BATCH_NORM = ("running_mean", "running_var", COUNTER)
 
 
 @dataclass(frozen=True)
