@@ -81,7 +81,8 @@ def find_posteriors(config: MarginalsConfig) -> dict[str, Path]:
     if config.posteriors:
         return named_paths(config, config.posteriors)
     return {
-        kind: find_run(config, kind, script, "--posteriors") for kind, script in SCRIPTS.items()
+        kind: find_run(config, kind, script, "--posteriors NAME=PATH")
+        for kind, script in SCRIPTS.items()
     }
 
 

@@ -22,6 +22,9 @@ from utils.runs.script import ends_in_a_sentence, run_script
 
 
 def main() -> None:
+    if {"-h", "--help"} & set(sys.argv[1:]) and "--method" not in " ".join(sys.argv[1:]):
+        print(f"{__doc__}\nMethods: {', '.join(METHODS)}.")
+        return
     with ends_in_a_sentence("train", "python train.py --method NAME"):
         method = METHODS[chosen_method(sys.argv[1:])]
     run_script(lambda config: run_method(method, config), config_class(method), __file__, __doc__)

@@ -178,9 +178,9 @@ def test_make_targets(command):
 
 
 @pytest.mark.parametrize("command", commands_of("python reproduce.py"))
-def test_reproduce(command, as_user, monkeypatch, capsys):
+def test_reproduce(command, tmp_path, monkeypatch, capsys):
     """Its plan and its report; the scripts that it would call are called above."""
-
+    monkeypatch.chdir(tmp_path)
     Calls().stand_in(monkeypatch)
     monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
     reproduce.main()

@@ -31,7 +31,7 @@ def test_table_1_is_a_table_of_numbers(batch):
         assert rebased[row] == pytest.approx(ours["hmc_rebased"][row])
         assert rebased[f"{row} ±"] == pytest.approx(errors["hmc_rebased"][row])
     assert rebased["agreement paper"] == 0.8249
-    assert by_name["HMC samples"]["mean_accuracy"] is None  # samples have no mean network
+    assert by_name["HMC"]["mean_accuracy"] is None  # samples have no mean network
     columns, _ = told.table("calibration")
     assert columns == ["posterior", *(row + part for row in MORE for part in ("", " ±"))]
     assert told.summary["table1"]["vi"]["agreement"] == pytest.approx(ours["vi"]["agreement"])

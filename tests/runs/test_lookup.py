@@ -60,7 +60,7 @@ def test_the_batchs_finished_run_is_found_or_none_is_wanted(config, make_run):
     run = make_run("HMC", "paper")
     assert ask(config, "newest") == run
     assert ask(config, "none") is None
-    with pytest.raises(UserError, match=r"MNIST_VI\.py .* --vi with a path, or --vi none\.$"):
+    with pytest.raises(UserError, match=r"MNIST_VI\.py .* with --vi, or --vi none\.$"):
         ask(config, "newest", "VI", optional=True)
 
 
@@ -115,7 +115,7 @@ def test_several_runs_that_could_be_meant_are_listed(config, make_run):
     for part in (
         "Several HMC runs could be meant",
         "HMC-MNIST-paper (784-512-10);",
-        "HMC-MNIST-quick (784-64-10, 3000 training images). Give --hmc with the path of one.",
+        "HMC-MNIST-quick (784-64-10, 3000 training images). Give the path of one with --hmc.",
     ):
         assert part in str(raised.value)
 
@@ -137,7 +137,7 @@ def test_runs_of_other_batches_are_named(config, make_run):
     with pytest.raises(UserError) as raised:
         find(config)
     assert f"but there are: {run} " in str(raised.value)
-    assert "Give --hmc with a path, or --run_batch_name quick." in str(raised.value)
+    assert "Give its path with --hmc, or --run_batch_name quick." in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_the_command_makes_a_run_where_it_is_looked_for(tmp_path, given, command
     out_dir = tmp_path / "runs"
     config = AnyConfig(out_dir=str(out_dir), **given)
     places = f" --out_dir {out_dir}" + (" --data_dir 'my data'" if "data_dir" in given else "")
-    expected = f"python MNIST_VI.py --run_batch_name default{command}{places}, or give --vi with a"
+    expected = f"python MNIST_VI.py --run_batch_name default{command}{places}, or give the path of"
     with pytest.raises(UserError) as raised:
         find(config, "VI", optional=True)
-    assert f"{expected} path, or --vi none." in str(raised.value)
+    assert f"{expected} one with --vi, or --vi none." in str(raised.value)
 
 
 def test_what_a_run_says_of_itself(make_run, tmp_path):

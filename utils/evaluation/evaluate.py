@@ -11,7 +11,7 @@ from utils.evaluation.columns import LOW_RANK, SAMPLE, Column
 from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import PartPredictions
 from utils.evaluation.setting import Setting
-from utils.evaluation.standard_errors import Scores, TableErrors
+from utils.evaluation.standard_errors import MetricValues, TableErrors
 from utils.evaluation.views import Views, fit_views, predict_views
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set
@@ -31,8 +31,8 @@ class Evaluation:
     views: Views
     predictions: dict[Column, PartPredictions]
     space: WeightSpace
-    table: dict[str, Scores]  # by key of the column
-    errors: dict[str, Scores]
+    table: dict[str, MetricValues]  # by key of the column
+    errors: dict[str, MetricValues]
     diagnostics: dict
 
     def save(self, run: Run, about: dict) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 MIN_PARTS = 10  # for a bootstrap: with 5 parts it is wrong by a factor of 2 to 5 for the NLL
-Scores = dict[str, float]  # by metric, of one column
+MetricValues = dict[str, float]  # by metric, of one column
 
 
 # ---- resampling
@@ -68,7 +68,9 @@ def resample_chains(
     return resamplings
 
 
-def deviations(score: Callable[[Tensor], Scores], resamplings: list[Resampling]) -> Scores:
+def deviations(
+    score: Callable[[Tensor], MetricValues], resamplings: list[Resampling]
+) -> MetricValues:
     """Return the standard errors of scores of chosen parts, the largest of several resamplings."""
     errors = []
     for resampling in resamplings:
@@ -92,7 +94,7 @@ class TableErrors:
     num_chains: dict[str, int]  # by posterior, of those that are sets of samples
     truth: Column
 
-    def table(self) -> dict[Column, Scores]:
+    def table(self) -> dict[Column, MetricValues]:
         errors = {}
         for column in self.predictions:
             origins = [self.of_points(column)]
@@ -106,21 +108,21 @@ class TableErrors:
             errors[column] = add_errors(*origins)
         return errors
 
-    def of_points(self, column: Column) -> Scores:
+    def of_points(self, column: Column) -> MetricValues:
         """Return the errors due to the choice of test points."""
         prediction = self._compared(self.predictions[column])
         points = len(self._labels)
         resampling = resample(points, self._config.num_bootstraps, self._config.seed, "points")
         return deviations(lambda chosen: scores(prediction.at(chosen)), [resampling])
 
-    def of_draws(self, column: Column) -> Scores:
+    def of_draws(self, column: Column) -> MetricValues:
         """Return the errors due to the weights drawn from a distribution."""
         predictions = self.predictions[column]
         count = len(predictions.sizes)
         resampling = resample(count, self._config.num_bootstraps, self._config.seed, "draws")
         return deviations(lambda chosen: scores(self._compared(predictions, chosen)), [resampling])
 
-    def of_samples(self, column: Column, method: str) -> Scores:
+    def of_samples(self, column: Column, method: str) -> MetricValues:
         """Return the errors due to the samples of a posterior that the column depends on.
 
         All refits draw their weights with the same noise, so they differ in the fit alone.
@@ -131,7 +133,7 @@ class TableErrors:
         sizes = self.predictions[samples].sizes.cpu()
         unknown = dict.fromkeys(scores(self._compared(self.predictions[column])), float("nan"))
 
-        def score(chosen: Tensor) -> Scores:
+        def score(chosen: Tensor) -> MetricValues:
             if refitted and sizes[chosen].sum() < 2:
                 return unknown  # a single sample has no deviation
             changed = dict(self.predictions)
@@ -168,6 +170,6 @@ class TableErrors:
         return self.setting.data.test_labels
 
 
-def add_errors(*errors: Scores) -> Scores:
+def add_errors(*errors: MetricValues) -> MetricValues:
     """Return the errors of independent origins together."""
     return {row: sum(each[row] ** 2 for each in errors) ** 0.5 for row in errors[0]}

@@ -105,13 +105,11 @@ def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
     """Open the weight_space.npz in the run directory of an evaluation, or that file itself."""
     path = path / "weight_space.npz" if path.is_dir() else path
     network = read_network(path)
-    arrays = read_arrays(path, "python MNIST_eval.py makes it")
+    arrays = read_arrays(path, "an evaluation makes it")
     arrays = {key: array.to(device) for key, array in arrays.items()}
     names = [key.removesuffix("_after_mean") for key in arrays if key.endswith("_after_mean")]
     if not names or f"{names[0]}_single" not in arrays or "alive" not in arrays:
-        raise UserError(
-            f"{path} was left by another version: python MNIST_eval.py --overwrite makes it anew."
-        )
+        raise UserError(f"{path} was left by another version: evaluate again with --overwrite.")
     gaussians = {
         frame: {
             name: Gaussian(arrays[f"{name}_{frame}_mean"], arrays[f"{name}_{frame}_std"])

@@ -51,7 +51,7 @@ def open_gaussian(path: Path) -> Gaussian:
     """Open the mean and std in a posterior.npz."""
     path = path / "posterior.npz" if path.is_dir() else path
     network = read_network(path)
-    arrays = read_arrays(path, "a method that fits a Gaussian, such as MNIST_VI.py, writes it")
+    arrays = read_arrays(path, "methods that fit a Gaussian, such as VI, write it")
     mean, std = (arrays.get(name, torch.empty(0)).float() for name in ("mean", "std"))
     if not mean.shape == std.shape == (network.num_weights,):
         raise UserError(
@@ -65,7 +65,7 @@ def open_low_rank(path: Path) -> LowRank:
     """Open the mean, factor and diagonal in a low_rank.npz."""
     path = path / "low_rank.npz" if path.is_dir() else path
     network = read_network(path)
-    arrays = read_arrays(path, "a method such as SWAG writes it")
+    arrays = read_arrays(path, "methods such as SWAG write it")
     return LowRank(
         arrays["mean"], arrays["factor"], network=network, diagonal=arrays.get("diagonal")
     )

@@ -131,7 +131,7 @@ def find_run(
     if matching:
         raise UserError(
             f"Several {kind} runs could be meant: {_listed(matching)}. "
-            f"Give {flag} with the path of one{or_none}."
+            f"Give the path of one with {flag}{or_none}."
         )
     missing = f"There is no finished {kind} run on {config.dataset} in {batch}"
     if finished:
@@ -142,11 +142,11 @@ def find_run(
     elsewhere = _finished(batch.parent, f"*/{kind}", config.dataset)
     if elsewhere:
         missing += f", but there are: {_listed(elsewhere)}"
-        instead = f"{flag} with a path, or --run_batch_name {elsewhere[0].directory.parent.name}"
+        instead = f"its path with {flag}, or --run_batch_name {elsewhere[0].directory.parent.name}"
         raise UserError(f"{missing}. Give {instead}{or_none}.")
     raise UserError(
         f"{missing}: make one with {_command_for(config, script)}, "
-        f"or give {flag} with a path{or_none}."
+        f"or give the path of one with {flag}{or_none}."
     )
 
 
@@ -160,9 +160,9 @@ def _listed(runs: list[PastRun]) -> str:
 
 def _command_for(config, script: str) -> str:
     """Return the command that makes a run where this config looks for it."""
-    words = ["python", script, "--run_batch_name", config.run_batch_name]
+    words = ["python", *script.split(), "--run_batch_name", config.run_batch_name]
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    known = config_names(script.removesuffix(".py"))
+    known = config_names(words[1].removesuffix(".py"))
     for name in ("config_name", "dataset", "out_dir", "data_dir"):
         value = getattr(config, name)
         if value != defaults[name] and (name != "config_name" or value in known):

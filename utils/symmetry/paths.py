@@ -2,8 +2,7 @@
 
 W_λ = (1 − λ) W_0 + λ W_1. The barrier at W_λ is how far the loss rises there above the straight
 line between the losses of the two ends; two networks in one basin have none. The barrier between
-two networks is the largest over λ for MNIST_net_matching.py, and the one at λ = ½ for
-MNIST_number_of_transpositions.py.
+two networks is the largest over λ, or in some studies the one at λ = ½.
 """
 
 from collections.abc import Iterator, Sequence
