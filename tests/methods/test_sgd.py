@@ -128,6 +128,23 @@ def test_killed_it_loses_only_the_networks_under_way(script, started_script, tmp
         assert ours.tobytes() == theirs.tobytes()
 
 
+def test_one_process_goes_on_where_several_were_stopped(script, started_script, tmp_path):
+    arguments = ("train", *TOY, "--num_epochs", 40, "--run_name", "stopped")
+    process = started_script(*arguments, "--jobs", 2)
+    directory = tmp_path / "default" / "sgd-MNIST-quick-stopped"
+    deadline = time.monotonic() + 90
+    while not (directory / "checkpoint.npz").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(process.communicate()[1])
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (directory / "DONE").exists()
+    resumed = script(*arguments, "--jobs", 1, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert sum(map(len, weights_in(directory))) == 5
+
+
 def test_failed_networks_are_counted_and_left_out(script, tmp_path):
     done = script("train", *TOY, "--min_accuracy", 0.05)
     assert done.returncode == 0, done.stderr

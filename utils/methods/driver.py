@@ -136,7 +136,8 @@ def train_in_processes(
             done, running = wait(running, timeout=1, return_when=FIRST_COMPLETED)
             for each in done:
                 run.log(**each.result())
-                run.save_checkpoint({"groups": num_groups - len(running)})
+                # Of no mode: one process that goes on begins its group anew.
+                run.save_checkpoint({"groups": num_groups - len(running), "first_mode": None})
                 bar.update()
         if run.stop_requested:
             pool.shutdown(wait=False, cancel_futures=True)
