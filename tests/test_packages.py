@@ -9,7 +9,10 @@ from tests.conftest import REPOSITORY
 import pytest
 
 # A package imports only from itself and from those before it.
-ORDER = ["runs", "data", "networks", "symmetry", "posteriors", "evaluation", "report", "methods"]
+ORDER = [
+    "runs", "data", "networks", "symmetry", "posteriors", "evaluation", "quality",
+    "report", "methods",
+]  # fmt: skip
 PACKAGES = sorted(
     path.parent.relative_to(REPOSITORY)
     for root in ("utils", "papers")

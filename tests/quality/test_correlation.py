@@ -1,0 +1,96 @@
+"""Rank correlations beside scipy, by brute force, and with known rates of false alarms."""
+
+from utils.quality.correlation import (
+    _jackknife_error,
+    _of_pairs,
+    grouped_correlation,
+    pair_correlation,
+    partial_spearman,
+    spearman,
+)
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata, spearmanr
+
+
+def test_ranks_are_those_of_scipy():
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 30)).round(1)  # with ties
+    assert spearman(first, second) == pytest.approx(spearmanr(first, second)[0], abs=1e-12)
+    assert partial_spearman(first, second, [0] * 30) == pytest.approx(spearman(first, second))
+    assert np.isnan(spearman(np.ones(5), second[:5]))
+
+
+def test_differences_between_groups_make_no_correlation():
+    """Two groups far apart: all rows together correlate, rows within groups do not."""
+    random = np.random.default_rng(1)
+    groups = np.repeat([0, 1], 30)
+    first, second = 10 * groups + random.normal(size=(2, 60))
+    assert spearman(first, second) > 0.6
+    result = grouped_correlation(first, second, groups, range(60), random, draws=300)
+    assert not result.excludes_zero
+    assert result.p > 0.05
+    assert abs(result.rho) < 0.3
+
+
+def test_a_planted_correlation_is_found():
+    random = np.random.default_rng(2)
+    first = random.normal(size=40)
+    second = first + 0.5 * random.normal(size=40)
+    result = grouped_correlation(first, second, [0] * 40, range(40), random, draws=300)
+    assert result.low < result.rho < result.high
+    assert result.excludes_zero
+    assert result.p == pytest.approx(1 / 301)
+
+
+def symmetric(random, size: int) -> np.ndarray:
+    """Return a matrix whose pairs depend on both networks, as those of divergences do."""
+    own, noise = random.normal(size=size), random.normal(size=(size, size))
+    matrix = own[:, None] + own + noise + noise.T
+    return matrix - np.diag(np.diag(matrix))
+
+
+def test_a_pair_correlation_is_that_of_its_pairs():
+    random = np.random.default_rng(3)
+    first, second = symmetric(random, 12), symmetric(random, 12)
+    pairs = np.triu_indices(12, 1)
+    result = pair_correlation(first, second, random, draws=50)
+    expected = spearmanr(first[pairs], second[pairs])[0]
+    assert result.rho == pytest.approx(expected, abs=1e-12)
+    assert result.low < result.rho < result.high
+    same = pair_correlation(first, first**3, random, draws=50)
+    assert same.rho == pytest.approx(1)
+    assert same.p == pytest.approx(1 / 51)
+
+
+def test_the_jackknife_leaves_out_each_network():
+    """Beside the loop over networks, of ranks that stay."""
+    random = np.random.default_rng(4)
+    pairs, ranks = np.triu_indices(9, 1), []
+    for _ in range(2):
+        matrix = np.zeros((9, 9))
+        matrix[pairs] = rankdata(random.normal(size=36))
+        matrix[pairs] -= matrix[pairs].mean()
+        ranks.append(matrix + matrix.T)
+    left = []
+    for out in range(9):
+        rest = [each for each in range(9) if each != out]
+        inner = np.triu_indices(8, 1)
+        left.append(np.corrcoef(*(matrix[np.ix_(rest, rest)][inner] for matrix in ranks))[0, 1])
+    expected = np.sqrt(8 * np.arctanh(left).var())
+    assert _jackknife_error(*ranks) == pytest.approx(expected, rel=1e-9)
+    assert -1 < _of_pairs(*ranks) < 1
+
+
+def test_false_alarms_of_unrelated_matrices():
+    """At 5 %, at most 12 of 100 tests are false alarms (probability 0.998)."""
+    random = np.random.default_rng(5)
+    alarms = intervals = 0
+    for _ in range(100):
+        first, second = symmetric(random, 15), symmetric(random, 15)
+        result = pair_correlation(first, second, random, draws=60)
+        alarms += result.p < 0.05
+        intervals += result.excludes_zero
+    assert alarms <= 12
+    assert intervals <= 20  # the jackknife of few networks is a little short

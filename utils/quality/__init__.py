@@ -1,0 +1,7 @@
+"""How good posteriors are as a table shows it: calibration, detection, diversity.
+
+calibration    calibration errors, temperature scaling
+detection      tell images from elsewhere: AUROC, average precision, false positives
+diversity      mutual information and disagreement, of members and of all pairs
+correlation    rank correlations that respect what is independent
+"""

@@ -1,0 +1,136 @@
+"""Rank correlations with intervals and tests that respect what is independent of what.
+
+Pairs of n networks are not n (n − 1) / 2 observations: networks are permuted (the Mantel test) and
+left out (the jackknife). Scores of methods are permuted within groups of rows.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm, rankdata
+
+LEVEL = 0.95
+
+
+class Correlation(NamedTuple):
+    """Spearman's ρ with its interval at LEVEL and p value."""
+
+    rho: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the correlation of ranks; NaN if one side is constant."""
+    return _pearson(rankdata(first), rankdata(second))
+
+
+def _pearson(first: np.ndarray, second: np.ndarray) -> float:
+    first, second = first - first.mean(), second - second.mean()
+    scale = math.sqrt((first @ first) * (second @ second))
+    return float(first @ second) / scale if scale > 0 else float("nan")
+
+
+def partial_spearman(first, second, groups: Sequence) -> float:
+    """Return the correlation of ranks within groups: each group's mean rank is taken off."""
+    return _pearson(*(_centred(rankdata(each), groups) for each in (first, second)))
+
+
+def _centred(ranks: np.ndarray, groups: Sequence) -> np.ndarray:
+    labels = np.unique(groups, return_inverse=True)[1]
+    means = np.bincount(labels, ranks) / np.bincount(labels)
+    return ranks - means[labels]
+
+
+def grouped_correlation(
+    first, second, groups: Sequence, clusters: Sequence, random: np.random.Generator,
+    draws: int = 2000,
+) -> Correlation:  # fmt: skip
+    """Correlate ranks within groups; resample clusters for the interval, permute for p.
+
+    Rows of a cluster depend on each other. Permutations exchange rows of a group, so differences
+    between groups cannot make a correlation.
+    """
+    first, second, groups = map(np.asarray, (first, second, groups))
+    rho = partial_spearman(first, second, groups)
+    members = [np.flatnonzero(np.asarray(clusters) == each) for each in dict.fromkeys(clusters)]
+    resampled = []
+    for _ in range(draws):
+        chosen = random.integers(len(members), size=len(members))
+        rows = np.concatenate([members[each] for each in chosen])
+        resampled.append(partial_spearman(first[rows], second[rows], groups[rows]))
+    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    ranks = [_centred(rankdata(each), groups) for each in (first, second)]
+    places = [np.flatnonzero(groups == each) for each in np.unique(groups)]
+    beyond = 0
+    for _ in range(draws):
+        shuffled = ranks[1].copy()
+        for place in places:
+            shuffled[place] = random.permutation(shuffled[place])
+        beyond += abs(_pearson(ranks[0], shuffled)) >= abs(rho) - 1e-12
+    return Correlation(rho, float(low), float(high), (1 + beyond) / (1 + draws))
+
+
+# ---- matrices of all pairs of networks
+
+
+def pair_correlation(
+    first: np.ndarray, second: np.ndarray, random: np.random.Generator, draws: int = 200
+) -> Correlation:
+    """Correlate the ranks of two symmetric matrices [n, n] over pairs of networks.
+
+    The interval is the jackknife's over networks, of Fisher's z; p is the Mantel test's.
+    """
+    pairs = np.triu_indices(len(first), 1)
+    ranks = [_symmetric(rankdata(each[pairs]), pairs, len(first)) for each in (first, second)]
+    rho = _of_pairs(*ranks)
+    error = _jackknife_error(*ranks)
+    margin = norm.ppf((1 + LEVEL) / 2) * error
+    z = math.atanh(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
+    beyond = 0
+    for _ in range(draws):
+        order = random.permutation(len(first))
+        beyond += abs(_of_pairs(ranks[0], ranks[1][np.ix_(order, order)])) >= abs(rho) - 1e-12
+    p = (1 + beyond) / (1 + draws)
+    return Correlation(rho, math.tanh(z - margin), math.tanh(z + margin), p)
+
+
+def _symmetric(values: np.ndarray, pairs: tuple, size: int) -> np.ndarray:
+    """Return a matrix of the values, shifted to mean 0, with a diagonal of 0."""
+    matrix = np.zeros((size, size))
+    matrix[pairs] = values - values.mean()
+    return matrix + matrix.T
+
+
+def _of_pairs(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Pearson's correlation of matrices of mean 0 with a diagonal of 0."""
+    return float((first * second).sum() / math.sqrt((first**2).sum() * (second**2).sum()))
+
+
+def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the standard error of atanh ρ, leaving out each network with all its pairs.
+
+    All sums over the remaining pairs are the whole sums without a row and a column.
+    """
+    size = len(first)
+    remaining = (size - 1) * (size - 2)
+
+    def without_each(matrix: np.ndarray) -> np.ndarray:
+        return matrix.sum() - 2 * matrix.sum(1)
+
+    means = [without_each(each) / remaining for each in (first, second)]
+    covariance = without_each(first * second) / remaining - means[0] * means[1]
+    variances = [
+        without_each(each**2) / remaining - mean**2
+        for each, mean in zip((first, second), means, strict=True)
+    ]
+    rho = covariance / np.sqrt(variances[0] * variances[1])
+    z = np.arctanh(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
+    return float(np.sqrt((size - 1) * z.var()))
