@@ -4,8 +4,10 @@ import math
 
 from utils.data.batches import data_order
 from utils.methods import vi
-from utils.methods.vi import start_vi, train_vi_epoch
+from utils.methods.vi import recent_slope, start_vi, train_vi_epoch
 from utils.networks.mlp import MLP
+from utils.networks.registry import conv_network
+from utils.posteriors.files import open_posterior
 from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 
@@ -14,10 +16,16 @@ import torch
 import torch.nn.functional as F
 
 NETWORK = MLP((6, 5, 3))
+LENET = conv_network("lenet", (1, 16, 16), 3, width=2)
+RESNET = conv_network("resnet8_frn", (1, 8, 8), 3, width=2)
+TOY = (
+    "--method", "vi", "--config_name", "quick", "--hidden_sizes", "4", "--num_train", "200",
+    "--num_epochs", "6", "--num_draws", "2",
+)  # fmt: skip
 
 
-def points(count=45):
-    images = torch.rand(count, 6, generator=generator(0, "images"))
+def points(count=45, shape=(6,)):
+    images = torch.rand(count, *shape, generator=generator(0, "images"))
     return images, torch.randint(0, 3, (count,), generator=generator(0, "labels"))
 
 
@@ -57,15 +65,16 @@ def fit_with_torch(network, mean, std, images, labels, learning_rate, batch_size
     return mean.detach(), log_std.detach(), total / len(images)
 
 
-def test_training_equals_autograd_on_the_same_noise():
-    images, labels = points()
-    mean = NETWORK.initial_weights(generator(2))
+@pytest.mark.parametrize("network", [NETWORK, LENET, RESNET], ids=lambda network: network.name)
+def test_training_equals_autograd_on_the_same_noise(network):
+    images, labels = points(shape=network.input_shape)
+    mean = network.initial_weights(generator(2))
     state = start_vi(mean, 0.1)
     for _ in range(3):
         state, nll = train_vi_epoch(
-            NETWORK, state, images, labels, learning_rate=0.01, batch_size=10, seed=4, prior=Prior()
+            network, state, images, labels, learning_rate=0.01, batch_size=10, seed=4, prior=Prior()
         )
-    expected = fit_with_torch(NETWORK, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
+    expected = fit_with_torch(network, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
     torch.testing.assert_close(state.parameters[0].double(), expected[0], atol=2e-5, rtol=0)
     torch.testing.assert_close(state.parameters[1].double(), expected[1], atol=2e-5, rtol=0)
     assert nll == pytest.approx(expected[2], rel=1e-5)
@@ -93,3 +102,33 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
         NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0, prior=Prior()
     )
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6
+
+
+def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
+    for count in (1, 2):
+        done = script("train", *TOY, "--num_modes", count, "--run_name", count)
+        assert done.returncode == 0, done.stderr
+        assert "nats per epoch at the end" in done.stdout
+    alone = open_posterior(tmp_path / "default" / "VI-MNIST-quick-1")
+    first, second = open_posterior(tmp_path / "default" / "VI-MNIST-quick-2").components
+    assert torch.equal(alone.mean, first.mean)
+    assert torch.equal(alone.std, first.std)
+    assert not torch.equal(first.mean, second.mean)
+
+
+def test_the_slope_is_that_of_the_newest_fifth():
+    """A line with noise of 0.5 after a bend: 20 points are left, and their error is 0.019."""
+    elbos = torch.cat([torch.linspace(-900, 0, 80), 0.3 * torch.arange(20)]).double()
+    elbos += 0.5 * torch.randn(100, generator=generator(0))
+    slope, error = recent_slope(elbos)
+    assert slope == pytest.approx(0.3, abs=0.08)  # 4 standard errors
+    assert error == pytest.approx(0.5 / (20 * 19 * 21 / 12) ** 0.5, rel=0.6)
+
+
+def test_what_it_cannot_fit_is_refused(script):
+    done = script("train", *TOY, "--network", "resnet18", "--width", 2)
+    assert done.returncode == 2
+    assert "VI cannot take resnet18, whose batch normalisation" in done.stderr
+    done = script("train", *TOY, "--weight_decay", 0)
+    assert done.returncode == 2
+    assert "the prior is flat" in done.stderr

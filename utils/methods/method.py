@@ -13,6 +13,7 @@ from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.prior import Prior
 from utils.report import figures
@@ -53,9 +54,10 @@ class Method:
     title: str  # in tables and figures
     look: Look
     Config: type  # extends TrainingConfig or NetworkConfig; has num_epochs and num_draws
+    takes_batch_norm = True  # whether networks with batch normalisation make sense with it
 
     def prior(self, config, data: Dataset) -> Prior:
-        own = getattr(config, "prior", None)  # of a RecipeConfig
+        own = getattr(config, "prior", None)  # of a PriorConfig
         return own(len(data.train_labels)) if own else Prior()
 
     def modes(self, config) -> list[Sequence[int]]:
@@ -93,11 +95,14 @@ class Method:
         `newest` has the last value of everything in metrics.jsonl.
         """
         data, network = problem.data, problem.network
-        draws = posterior.draw(config.num_draws, generator(config.seed, "predictive_draws"))
+        count = config.num_draws
+        if is_set(posterior):
+            count = min(count, len(posterior))
+        draws = posterior.draw(count, generator(config.seed, "predictive_draws"))
         average = mean_probabilities(
             network, (weights.to(problem.device) for weights in draws), data.test_images
         )
-        rows = [[f"{config.num_draws} draws", *test_scores(average, data)]]
+        rows = [[f"{count} draws", *test_scores(average, data)]]
         summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
         if posterior.mean is not None:
             mean = posterior.mean.to(problem.device)

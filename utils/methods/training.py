@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
-from utils.data.datasets import Dataset
 from utils.methods.method import tensors_of
+from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.networks.network import Network
-from utils.posteriors.prior import Prior
 from utils.runs.config import TrainingConfig, option
 from utils.runs.errors import UserError
 
@@ -59,45 +58,17 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeConfig(TrainingConfig):
+class RecipeConfig(TrainingConfig, PriorConfig, ModesConfig, AugmentationConfig):
     """What methods that train networks for many posteriors have besides."""
 
-    prior_std: float = option(
-        1.0, "standard deviation of the prior N(0, prior_std²) on every weight", above=0
-    )
-    weight_decay: float | None = option(
-        None, "weight decay instead of prior_std, which is then (images · weight_decay)^−½",
-        minimum=0,
-    )  # fmt: skip
     nesterov: bool = option(False, "use Nesterov's momentum with SGD")
     schedule: str = option("constant", "how the learning rate changes", choices=SCHEDULES)
     milestones: list[int] = option([], "epochs after which 'step' changes the learning rate")
     gamma: float = option(0.1, "factor of the learning rate at each milestone", above=0)
-    padding: int = option(0, "zero padding that random crops are taken from", unit="pixels",
-                          minimum=0)  # fmt: skip
-    flips: bool = option(False, "mirror images at random")
-    jobs: int = option(
-        1, "processes of one thread each, among which groups of modes are shared", minimum=1,
-        changeable=True,
-    )  # fmt: skip
 
     def __post_init__(self):
         if self.nesterov and self.optimizer != "SGD":
             raise UserError("--nesterov belongs to SGD: leave it out, or give --optimizer SGD.")
-
-    def prior(self, num_points: int) -> Prior:
-        if self.weight_decay is None:
-            return Prior(self.prior_std)
-        return Prior((num_points * self.weight_decay) ** -0.5 if self.weight_decay else math.inf)
-
-    def batches(self, images: Dataset, network: Network) -> Batches | None:
-        """Return augmented batches of uint8 images, or None where nothing is augmented."""
-        if not (self.padding or self.flips):
-            return None
-        return Batches(
-            images.train_images, images.train_labels, network.input_shape,
-            images.normalisation(network.normalisation), padding=self.padding, flips=self.flips,
-        )  # fmt: skip
 
 
 def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:

@@ -2,41 +2,52 @@
 
 q(w) = N(μ, diag σ²) minimises E_q[−log p(data | w)] + KL(q ‖ prior) by stochastic gradients, with
 one weight sample w = μ + σ ε per batch (the reparameterisation trick). σ is parameterised by its
-log and kept at SMALLEST_STD or above.
+log and kept at SMALLEST_STD or above. With several modes, each is a Gaussian fitted from a start
+of its own.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from utils.data.batches import data_order
 from utils.evaluation.metrics import accuracy
 from utils.methods.method import Method, Problem, Scores
+from utils.methods.settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Posterior
 from utils.posteriors.prior import Prior
 from utils.report import figures
 from utils.report.figures import GREEN, Look
-from utils.runs.config import NetworkConfig, option
+from utils.runs.config import option
 from utils.runs.seeding import generator
 
 import torch
+from scipy.stats import linregress
 from torch import Tensor
 
 SMALLEST_STD = 1e-5
+RECENT, FEWEST_ELBOS = 0.2, 5  # share and number of epochs that show whether the ELBO is rising
+CLEAR_RISE = 3.0  # standard errors by which its slope has to exceed 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class VIConfig(NetworkConfig):
+class VIConfig(PriorConfig, ModesConfig):
     initial_std: float = option(0.05, "standard deviation of every weight at the start", above=0)
     learning_rate: float = option(1e-3, "step size of Adam", above=0)
     batch_size: int = option(100, "images per step", minimum=1)
     num_epochs: int = option(50, "passes over the training images", minimum=1)
     num_draws: int = option(100, "weight samples that the predictions average over", minimum=1)
+
+    def __post_init__(self):
+        self.refuse_flat_prior()
 
 
 class VIState(NamedTuple):
@@ -46,6 +57,8 @@ class VIState(NamedTuple):
     momentum: Tensor  # [2, d]
     second_moment: Tensor  # [2, d]
     epoch: int = 0
+    mode: Tensor = torch.tensor(0)
+    elbos: Tensor = torch.empty(0, dtype=torch.float64)  # [epoch]: of every epoch so far
 
 
 def start_vi(mean: Tensor, std: float) -> VIState:
@@ -70,14 +83,15 @@ def train_vi_epoch(
     mean, log_std = parameters
     num_points, num_steps = len(images), -(-len(images) // batch_size)
     steps_done = torch.tensor(float(state.epoch * num_steps), device=images.device)
-    noise_stream = generator(seed, "weight_noise", state.epoch, device=images.device)
+    stream = streams_of(state.mode.item())
+    noise_stream = generator(seed, "weight_noise", *stream, state.epoch, device=images.device)
     noise, std, weights = (torch.empty_like(mean) for _ in range(3))
     gradient = torch.empty_like(parameters)
     mean_gradient, log_std_gradient = gradient
     rows = min(batch_size, num_points)
     find_gradient = network.gradient(weights[None], mean_gradient[None], rows)
     total_nll = torch.zeros((), dtype=torch.float64, device=images.device)
-    order = data_order(num_points, seed, "vi", state.epoch).to(images.device)
+    order = data_order(num_points, seed, stream or "vi", state.epoch).to(images.device)
     for indices in order.split(batch_size):
         torch.exp(log_std, out=std)
         noise.normal_(generator=noise_stream)
@@ -92,18 +106,40 @@ def train_vi_epoch(
         adam_update(parameters, gradient, momentum, second_moment, steps_done, learning_rate)
         log_std.clamp_(min=math.log(SMALLEST_STD))
     check_losses(parameters.sum(), f"epoch {state.epoch + 1}")
-    state = VIState(parameters, momentum, second_moment, state.epoch + 1)
-    return state, total_nll.item() / num_points
+    trained = dict(parameters=parameters, momentum=momentum, second_moment=second_moment)
+    return state._replace(**trained, epoch=state.epoch + 1), total_nll.item() / num_points
+
+
+def streams_of(mode: int) -> tuple:
+    """Return what names a mode's random streams besides their purpose; nothing for mode 0."""
+    return ("vi", mode) if mode else ()
+
+
+def recent_slope(elbos: Tensor) -> tuple[float, float]:
+    """Return the slope per epoch of a line through the newest ELBOs, and its standard error."""
+    newest = elbos[-max(FEWEST_ELBOS, round(RECENT * len(elbos))) :]
+    line = linregress(range(len(newest)), newest.tolist())
+    return line.slope, line.stderr
+
+
+def rise_remark(slope: float, error: float) -> str:
+    """Say whether the ELBO was still rising at the end."""
+    rising = slope > CLEAR_RISE * error
+    advice = "is still rising: more epochs would fit better" if rising else "has stopped rising"
+    return f"The ELBO {advice} ({slope:+.3g} ± {error:.2g} nats per epoch at the end)"
 
 
 class VI(Method):
     name, kind, title = "vi", "VI", "VI"
     look = Look(GREEN, ":", "^")
+    takes_batch_norm = False
     Config = VIConfig
 
     def init(self, problem: Problem, config, modes: Sequence[int]) -> VIState:
-        mean = problem.network.initial_weights(generator(config.seed, "initial_mean"))
-        return start_vi(mean.to(problem.device), config.initial_std)
+        (mode,) = modes
+        stream = generator(config.seed, "initial_mean", *streams_of(mode))
+        mean = problem.network.initial_weights(stream).to(problem.device)
+        return start_vi(mean, config.initial_std)._replace(mode=torch.tensor(mode))
 
     def step(self, problem: Problem, state: VIState, config) -> tuple:
         network, data = problem.network, problem.data
@@ -117,19 +153,29 @@ class VI(Method):
         probabilities = class_probabilities(network, state.parameters[0], data.test_images)
         test_accuracy = accuracy(probabilities, data.test_labels)
         record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": -nll - kl}
+        state = state._replace(elbos=torch.cat([state.elbos, state.elbos.new_tensor([-nll - kl])]))
+        if FEWEST_ELBOS <= state.epoch == config.num_epochs:
+            slope, error = recent_slope(state.elbos)
+            record |= {"elbo_slope": slope, "elbo_slope_error": error}
         return state, [record | {"test_accuracy": test_accuracy}]
 
     def posterior(self, problem: Problem, state: VIState, config) -> Gaussian:
         mean, log_std = state.parameters
         return Gaussian(mean, log_std.exp(), problem.network)
 
-    def scores(self, problem: Problem, posterior: Gaussian, config, newest: dict) -> Scores:
+    def scores(self, problem: Problem, posterior: Posterior, config, newest: dict) -> Scores:
         scores = super().scores(problem, posterior, config, newest)
-        kl = newest["kl"]
-        average_std = posterior.std.mean().item()
-        remark = f"KL to the prior {kl:.0f} nats, average σ {average_std:.3f}"
+        if isinstance(posterior, Mixture):
+            modes = posterior.components
+            kl = fmean(problem.prior.kl(each.mean, each.std.log()) for each in modes)
+        else:
+            modes, kl = [posterior], newest["kl"]
+        average_std = fmean(each.std.mean().item() for each in modes)
+        remarks = [f"KL to the prior {kl:.0f} nats, average σ {average_std:.3f}"]
+        if "elbo_slope" in newest:  # with several modes, of the one that ended last
+            remarks.append(rise_remark(newest["elbo_slope"], newest["elbo_slope_error"]))
         summary = scores.summary | {"kl": kl, "average_std": average_std}
-        return scores._replace(summary=summary, remarks=[remark])
+        return scores._replace(summary=summary, remarks=remarks)
 
     def figure(self, source: Path):
         return figures.vi_training(source)
