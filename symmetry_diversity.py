@@ -1,0 +1,277 @@
+"""Are independent networks different functions, and equally different in and out of distribution?
+
+Figure 3 of Laurent et al. (2024): the mutual information of all pairs of independent networks (in
+nats, from 0 for equal predictions to ln 2) on test images and on images of another data set. To
+give the numbers a scale, the same for two copies of one network that were trained on apart, and
+with --hmc for samples of one chain and of two.
+
+    python symmetry_diversity.py                         the batch's run of train.py --method sgd
+    python symmetry_diversity.py --networks PATH --hmc PATH
+    python symmetry_diversity.py --config_name quick     a few networks and images, in seconds
+
+Leaves in its run directory diversity.npz, the figures functional_collapse and diversity_scale (.png
+and .pdf), and summary.json.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from papers.symmetry import quality_claims, quality_figures
+from utils.data.datasets import Dataset, load_dataset
+from utils.methods.training import TrainingSettings, start_training, train
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.networks.registry import inputs_for
+from utils.posteriors.members import Members, open_members
+from utils.quality.correlation import Correlation, pair_correlation
+from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
+from utils.quality.images import TestImages, evenly_spaced, load_test_images
+from utils.report.paper import print_verdicts
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.errors import UserError
+from utils.runs.lookup import NEWEST, NONE, existing, find_run, identify, locate
+from utils.runs.progress import check_space, progress_bar
+from utils.runs.run import Run, open_run
+from utils.runs.script import run_script
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KIND = "symmetry_diversity"
+SIDES = ("inside", "outside")  # of the distribution that networks are trained on
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiversityConfig(Config):
+    networks: str = option(
+        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
+        metavar="DIR", changeable=True,
+    )  # fmt: skip
+    hmc: str = option(
+        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
+        metavar="DIR", changeable=True,
+    )  # fmt: skip
+    ood: str | None = option(
+        None, "data set out of the distribution, by default the usual one", metavar="NAME"
+    )
+    num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
+    num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)
+    num_copies: int = option(10, "networks that are fine-tuned twice, at most", minimum=1)
+    num_train: int | None = option(None, "training images to fine-tune on; none: all", minimum=1)
+    num_epochs: int = option(1, "epochs of fine-tuning", minimum=1)
+    learning_rate: float = option(0.01, "step size of fine-tuning, by SGD", above=0)
+    batch_size: int = option(64, "images per step", minimum=1)
+    num_permutations: int = option(200, "permutations of the Mantel test", minimum=1)
+
+
+class Pairs(NamedTuple):
+    """What is compared of all pairs of networks, [n, n] by side."""
+
+    information: dict[str, Tensor]
+    disagreement: dict[str, Tensor]
+    halves: dict[str, tuple[Tensor, Tensor]]  # information on every other image
+
+
+def main(config: DiversityConfig) -> None:
+    device = choose_device(config.device)
+    paths = find_inputs(config)
+    networks = limited(open_members(paths["networks"]), config.num_networks)
+    check_independent(networks, paths["networks"])
+    network = networks.network
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
+    images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
+    run = open_run(config, KIND, device, {name: identify(path) for name, path in paths.items()})
+    if run.finished:
+        return
+    run.select_matmul()
+    network.save(run.path("network.json"))
+    results, summary = compare_networks(networks, images.to(device), run)
+    results |= compare_copies(networks, data, images.to(device), config)
+    if "hmc" in paths:
+        results |= compare_chains(open_members(paths["hmc"]), networks, images.to(device), run)
+    run.save_arrays("diversity.npz", ood=images.outside_name, **results)
+    quality_figures.functional_collapse.save(run)
+    quality_figures.diversity_scale.save(run)
+    run.finish(summary | {"ood": images.outside_name, "groups": means_of_groups(results)})
+    print_verdicts(run, quality_claims.collapse_is_absent)
+    print(f"Saved in {run.directory}")
+
+
+# ---- what is compared
+
+
+def find_inputs(config: DiversityConfig) -> dict[str, Path]:
+    """Return the paths of the networks and, if asked for, of HMC's samples."""
+    networks = (
+        find_run(config, "sgd", "train.py --method sgd", "--networks")
+        if config.networks == NEWEST
+        else existing(config, config.networks)
+    )
+    hmc = locate(config, config.hmc, "HMC", "MNIST_HMC.py")
+    return {"networks": networks} | ({"hmc": hmc} if hmc else {})
+
+
+def limited(members: Members, most: int) -> Members:
+    """Return at most so many members: whole chains' evenly spaced draws, or the first networks."""
+    chains, draws, _ = members.weights.shape
+    if members.independent:
+        return members._replace(weights=members.weights[:most])
+    kept = evenly_spaced(draws, max(1, most // chains))
+    return members._replace(weights=members.weights[:, kept])
+
+
+def check_independent(members: Members, path: Path) -> None:
+    if not members.independent or len(members.weights) < 4:
+        raise UserError(
+            f"{path} has no set of at least 4 independent networks: give one of train.py --method "
+            "sgd with --networks."
+        )
+
+
+# ---- comparing them
+
+
+def compare_networks(members: Members, images: TestImages, run: Run) -> tuple[dict, dict]:
+    """Return arrays of all pairs of independent networks, and what the summary says of them."""
+    weights, config = members.weights.flatten(0, 1), run.config
+    memory = 12 * len(weights) * members.network.num_classes * config.num_images
+    check_space(run.directory, memory + 100 * len(weights) ** 2, disk_bytes=16 * len(weights) ** 2)
+    started = time.perf_counter()
+    pairs = compare_pairs(members.network, weights, images)
+    seconds = time.perf_counter() - started
+    arrays = {}
+    for side in SIDES:
+        arrays[side] = pairs_of(pairs.information[side]).numpy()
+        arrays[f"{side}_disagreement"] = pairs_of(pairs.disagreement[side]).numpy()
+    random = np.random.default_rng(config.seed)
+    matrices = [pairs.information[side].numpy() for side in SIDES]
+    summary = {
+        "networks": len(weights),
+        "images": len(images.inside),
+        "seconds": seconds,
+        **{side: spread(pairs, side) for side in SIDES},
+        "correlation": pair_correlation(*matrices, random, config.num_permutations)._asdict(),
+        "correlation_with_disagreement": {
+            side: of_disagreement(pairs, side, random)._asdict() for side in SIDES
+        },
+    }
+    return arrays, summary
+
+
+def compare_pairs(network: Network, weights: Tensor, images: TestImages) -> Pairs:
+    information, different, halves = {}, {}, {}
+    for side in SIDES:
+        predictions = predict_all(network, weights, getattr(images, side))
+        with progress_bar(2 * len(weights), f"pairs {side}", unit="network") as bar:
+            both = [
+                pairwise_mutual_information(predictions[:, first::2], bar.update)
+                for first in (0, 1)
+            ]
+        sizes = [predictions[0, first::2].shape[0] for first in (0, 1)]
+        total = sum(size * half for size, half in zip(sizes, both, strict=True))
+        information[side], halves[side] = total / sum(sizes), tuple(both)
+        different[side] = pairwise_disagreement(predictions)
+    return Pairs(information, different, halves)
+
+
+def predict_all(network: Network, weights: Iterable[Tensor], inputs: Tensor) -> Tensor:
+    """Return predictions [n, N, classes] in float32, on the CPU."""
+    rows = [class_probabilities(network, each.to(inputs.device), inputs) for each in weights]
+    return torch.stack([row.float().cpu() for row in rows])
+
+
+def spread(pairs: Pairs, side: str) -> dict:
+    """Return how pairs vary, and how much of it is due to the finite number of images.
+
+    Two halves of the images share what is particular to a pair, and nothing else, so their
+    covariance over pairs is the variance for infinitely many images.
+    """
+    values = pairs_of(pairs.information[side]).numpy()
+    halves = np.stack([pairs_of(each).numpy() for each in pairs.halves[side]])
+    covariance = np.cov(halves)
+    own = max(0.0, float(covariance[0, 1]))
+    return {
+        "mean": float(values.mean()),
+        "deviation": float(values.std()),
+        "relative_deviation": float(values.std() / values.mean()),
+        "relative_deviation_without_image_noise": own**0.5 / float(values.mean()),
+        "quantiles": np.quantile(values, [0, 0.01, 0.05, 0.5, 0.95, 0.99, 1]).tolist(),
+        "disagreement": float(pairs_of(pairs.disagreement[side]).mean()),
+    }
+
+
+def of_disagreement(pairs: Pairs, side: str, random: np.random.Generator) -> Correlation:
+    both = (pairs.information[side].numpy(), pairs.disagreement[side].numpy())
+    return pair_correlation(*both, random, draws=20)
+
+
+def compare_copies(
+    members: Members, data: Dataset, images: TestImages, config: DiversityConfig
+) -> dict[str, np.ndarray]:
+    """Fine-tune some networks twice, in different orders of the images, and compare the copies."""
+    network, weights = members.network, members.weights.flatten(0, 1)[: config.num_copies]
+    settings = TrainingSettings("SGD", config.learning_rate, config.batch_size, momentum=0.0)
+    start = weights.repeat_interleave(2, 0).to(images.inside.device)
+    streams = [("copies", k, copy) for k in range(len(weights)) for copy in (0, 1)]
+    inputs = inputs_for(network, data).to(start.device)
+    state, _ = train(
+        network, start_training(start, settings), inputs.train_images, inputs.train_labels,
+        settings, seed=config.seed, num_epochs=config.num_epochs, streams=streams,
+    )  # fmt: skip
+    arrays = {}
+    for side in SIDES:
+        predictions = predict_all(network, state.weights, getattr(images, side)).unflatten(
+            0, (-1, 2)
+        )
+        arrays[f"copies_{side}"] = each_pair(predictions, pairwise_mutual_information)
+        arrays[f"copies_{side}_disagreement"] = each_pair(predictions, pairwise_disagreement)
+    return arrays
+
+
+def each_pair(predictions: Tensor, compare) -> np.ndarray:
+    """Return what `compare` says of each of the pairs [pairs, 2, N, classes]."""
+    return np.array([float(compare(pair)[0, 1]) for pair in predictions])
+
+
+def compare_chains(
+    chains: Members, networks: Members, images: TestImages, run: Run
+) -> dict[str, np.ndarray]:
+    """Compare samples of one chain, and of two different ones."""
+    if chains.network != networks.network:
+        raise UserError(
+            f"--hmc is of the network {chains.network}, but --networks of {networks.network}."
+        )
+    chains = limited(chains, run.config.num_networks)
+    weights = chains.weights.flatten(0, 1)
+    numbers = torch.arange(len(chains.weights)).repeat_interleave(chains.weights.shape[1])
+    first, second = torch.triu_indices(len(weights), len(weights), offset=1)
+    same = numbers[first] == numbers[second]
+    arrays, pairs = {}, compare_pairs(chains.network, weights, images)
+    for side in SIDES:
+        for suffix, matrices in (("", pairs.information), ("_disagreement", pairs.disagreement)):
+            values = pairs_of(matrices[side])
+            for name, chosen in (("one_chain", same), ("two_chains", ~same)):
+                if chosen.any():
+                    arrays[f"{name}_{side}{suffix}"] = values[chosen].numpy()
+    return arrays
+
+
+def means_of_groups(results: dict) -> dict[str, dict[str, float]]:
+    """Return the means over pairs, by kind of pair and quantity."""
+    means = {}
+    for name, values in results.items():
+        prefix = name.partition("inside" if "inside" in name else "outside")[0]
+        group = means.setdefault(prefix.rstrip("_") or "independent", {})
+        group[name.removeprefix(prefix)] = float(values.mean())
+    return means
+
+
+CONFIG = DiversityConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
