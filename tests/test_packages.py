@@ -10,7 +10,7 @@ import pytest
 
 # A package imports only from itself and from those before it.
 ORDER = [
-    "runs", "data", "networks", "symmetry", "posteriors", "evaluation", "quality",
+    "runs", "data", "networks", "symmetry", "posteriors", "distances", "evaluation", "quality",
     "report", "methods",
 ]  # fmt: skip
 PACKAGES = sorted(

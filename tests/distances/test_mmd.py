@@ -1,0 +1,130 @@
+"""MMD² beside double loops and the closed form for Gaussians; its null and its power."""
+
+import math
+
+from utils.distances.kernels import (
+    FACTORS,
+    Gaussian5,
+    fit_width,
+    inner_products,
+    linear_kernel,
+    squared_distances,
+)
+from utils.distances.mmd import distance, mmd_squares, permuted, power
+
+import numpy as np
+import pytest
+import torch
+
+
+def normal(count: int, size: int, seed: int, shift: float = 0.0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return shift + torch.randn(count, size, generator=random, dtype=torch.float64)
+
+
+def first_of(count: int, total: int) -> torch.Tensor:
+    return torch.arange(total) < count
+
+
+def test_kernels_are_those_of_a_double_loop():
+    rows = normal(7, 5, 0, shift=1000.0).float()  # far from 0, where float32 would cancel
+    squares = squared_distances(rows)
+    kernel = Gaussian5(3.0)(rows)
+    for i in range(7):
+        for j in range(7):
+            square = (rows[i].double() - rows[j].double()).square().sum().item()
+            assert squares[i, j].item() == pytest.approx(square, rel=1e-9, abs=1e-9)
+            value = sum(math.exp(-square / (2 * factor * 3.0)) for factor in FACTORS)
+            assert kernel[i, j].item() == pytest.approx(value, rel=1e-9)
+    wide = normal(3, 70_000, 1)  # more than are multiplied at once
+    torch.testing.assert_close(inner_products(wide, wide), wide @ wide.T)
+    torch.testing.assert_close(linear_kernel(wide), wide @ wide.T)
+
+
+def test_the_width_is_the_median_of_pairs():
+    rows = torch.tensor([[0.0], [1.0], [3.0]])
+    assert fit_width(rows) == pytest.approx(4)  # of 1, 4 and 9
+    assert fit_width(torch.ones(4, 2)) == 1.0
+
+
+def test_mmd_is_that_of_a_double_loop():
+    kernel = Gaussian5(2.0)(torch.cat([normal(4, 3, 0), normal(6, 3, 1)]))
+    within = [kernel[i, j] for i in range(4) for j in range(4) if i != j]
+    beyond = [kernel[i, j] for i in range(4, 10) for j in range(4, 10) if i != j]
+    across = [kernel[i, j] for i in range(4) for j in range(4, 10)]
+    expected = np.mean(within) + np.mean(beyond) - 2 * np.mean(across)
+    assert mmd_squares(kernel, first_of(4, 10)).item() == pytest.approx(expected, abs=1e-12)
+
+
+def closed_form(shift: float, width: float) -> float:
+    """Return MMD² of N(0, 1) and N(shift, 1): E k(x, y) is a Gaussian of variance 2 + c h²."""
+    total = 0.0
+    for factor in FACTORS:
+        variance = factor * width
+        scale = math.sqrt(variance / (variance + 2))
+        total += 2 * scale * (1 - math.exp(-(shift**2) / (2 * (variance + 2))))
+    return total
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_the_mean_is_the_closed_form(shift):
+    """Of 400 pairs of samples, within 4 standard errors; 0 without a shift."""
+    values = []
+    for seed in range(400):
+        rows = torch.cat([normal(20, 1, 2 * seed), normal(20, 1, 2 * seed + 1, shift)])
+        values.append(mmd_squares(Gaussian5(1.5)(rows), first_of(20, 40)).item())
+    error = np.std(values) / 20
+    assert np.mean(values) == pytest.approx(closed_form(shift, 1.5), abs=4 * error)
+    assert min(values) < 0 or shift
+
+
+def test_false_alarms_and_planted_shifts():
+    """At 5 %, at most 12 of 100 tests are false alarms (probability 0.998)."""
+    random, alarms = np.random.default_rng(0), 0
+    blocks = np.arange(40)
+    for seed in range(100):
+        rows = torch.cat([normal(20, 2, 2 * seed), normal(20, 2, 2 * seed + 1)])
+        alarms += distance(Gaussian5(2.0)(rows), 20, blocks, 99, random).p <= 0.05
+    assert alarms <= 12
+    rows = torch.cat([normal(20, 2, 0), normal(20, 2, 1, shift=1.5)])
+    found = distance(Gaussian5(2.0)(rows), 20, blocks, 99, random)
+    assert found.p == 0.01
+    assert found.low < 0 < found.high < found.value
+
+
+def test_correlated_modes_need_their_blocks():
+    """Ten modes of ten equal rows are ten observations: permuting rows would find a difference."""
+    random, alarms = np.random.default_rng(1), {"rows": 0, "blocks": 0}
+    for seed in range(30):
+        rows = normal(20, 2, seed).repeat_interleave(10, 0)
+        kernel = Gaussian5(2.0)(rows)
+        choices = {"rows": np.arange(200), "blocks": np.arange(200) // 10}
+        for name, blocks in choices.items():
+            alarms[name] += distance(kernel, 100, blocks, 99, random).p <= 0.05
+    assert alarms["blocks"] <= 6
+    assert alarms["rows"] > 10
+
+
+def test_few_blocks_have_no_null():
+    kernel = Gaussian5(1.0)(normal(12, 2, 0))
+    result = distance(kernel, 6, np.arange(12) // 2, 50, np.random.default_rng(0))
+    assert np.isfinite(result.value)
+    assert np.isnan(result.p)
+
+
+def test_permutations_keep_blocks_together():
+    masks = permuted(np.array([5, 5, 7, 7, 7, 9]), 1, 50, np.random.default_rng(0))
+    assert {tuple(mask) for mask in masks.astype(int)} == {
+        (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 0), (0, 0, 0, 0, 0, 1)
+    }  # fmt: skip
+
+
+def test_power_grows_with_the_planted_change():
+    rows, random = normal(40, 3, 0), np.random.default_rng(0)
+    powers = []
+    for shift in (0.0, 2.0):
+        kernel = Gaussian5(6.0)(torch.cat([rows, rows + shift]))
+        null = distance(Gaussian5(6.0)(rows), 20, np.arange(40), 200, random)
+        powers.append(power(kernel, np.arange(40), null.high, 50, random))
+    assert powers[0] < 0.2
+    assert powers[1] == 1
