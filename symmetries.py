@@ -12,13 +12,12 @@ import argparse
 
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
-from utils.networks.registry import CONV_NETWORKS, conv_network
+from utils.networks.registry import CONV_NETWORKS, conv_network, usual_shape
 from utils.report.tables import print_table
 from utils.runs.config import Parser
 from utils.runs.script import ends_in_a_sentence
 from utils.symmetry.counts import Symmetries, count_symmetries, total
 
-COLOUR = ("resnet8_frn", "resnet20_frn", "resnet18")  # networks shown with 32 × 32 colour images
 # log10 of the permutations of the networks of Laurent et al. (2024). Of residual networks' their
 # code removes the first number, those within blocks, and leaves those of residual streams.
 PUBLISHED = {
@@ -64,10 +63,6 @@ def network_of(options: argparse.Namespace) -> Network:
         return MLP((784, *options.hidden_sizes, 10), options.activation)
     shape = options.input_shape or usual_shape(options.network)
     return conv_network(options.network, shape, width=options.width)
-
-
-def usual_shape(name: str) -> tuple[int, int, int]:
-    return (3, 32, 32) if name in COLOUR else (1, 28, 28)
 
 
 def all_networks() -> dict[str, Network]:

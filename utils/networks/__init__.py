@@ -18,5 +18,6 @@ Modules, each importing only from those before it:
     registry         networks by name, network.json
     predictions      class probabilities of networks and averages of them
     statistics       running statistics of batch normalisation, computed anew
+    safetensors      files of named tensors
     state_dicts      weights from and to torch.nn modules
 """

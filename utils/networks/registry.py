@@ -17,6 +17,7 @@ from utils.runs.errors import UserError, reason
 CONV_NETWORKS: dict[str, type[ConvNetwork]] = {
     each.name: each for each in (OptuNet, LeNet, ResNet8FRN, ResNet20FRN, ResNet18)
 }
+COLOUR = ("resnet8_frn", "resnet20_frn", "resnet18")  # usually trained on CIFAR-10
 NETWORK_EXAMPLES = (
     '{"sizes": [784, 512, 10], "activation": "relu"} or '
     '{"network": "lenet", "input_shape": [1, 28, 28], "num_classes": 10, "width": 6}'
@@ -53,22 +54,32 @@ def conv_network(
     return CONV_NETWORKS[name](tuple(input_shape), num_classes, bool(normalise), **widths)
 
 
+def usual_shape(name: str) -> tuple[int, int, int]:
+    """Return the shape of images that a convolutional network is shown with."""
+    return (3, 32, 32) if name in COLOUR else (1, 28, 28)
+
+
 def inputs_for(network: Network, data: Dataset) -> Dataset:
     """Return the data set as the network takes it: in its shape, normalised if it wants that."""
     return data.inputs(network.input_shape, data.normalisation(network.normalisation))
 
 
+def network_from(description: dict) -> Network:
+    """Return the network that `Network.describe` has described."""
+    content = dict(description)
+    name = content.pop("network", MLP.name)
+    if name == MLP.name:
+        sizes = tuple(operator.index(size) for size in content["sizes"])
+        return MLP(sizes, str(content["activation"]))
+    shape = tuple(operator.index(size) for size in content.pop("input_shape"))
+    rest = {key: operator.index(value) for key, value in content.items()}
+    return conv_network(name, shape, **rest)
+
+
 def load_network(path: Path) -> Network:
     """Read a network.json, which a user may have written."""
     try:
-        content = json.loads(Path(path).read_text())
-        name = content.pop("network", MLP.name)
-        if name == MLP.name:
-            sizes = tuple(operator.index(size) for size in content["sizes"])
-            return MLP(sizes, str(content["activation"]))
-        shape = tuple(operator.index(size) for size in content.pop("input_shape"))
-        rest = {key: operator.index(value) for key, value in content.items()}
-        return conv_network(name, shape, **rest)
+        return network_from(json.loads(Path(path).read_text()))
     except OSError as error:
         raise UserError(f"Cannot read {path}: {reason(error)}.") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -13,12 +13,14 @@ refused.
 
 import itertools
 import pickle
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.networks.mlp import MLP
 from utils.networks.network import Network, Slot
+from utils.networks.safetensors import TensorFile, open_tensors
 from utils.runs.errors import UserError, reason
 
 import torch
@@ -153,7 +155,9 @@ def read_networks(
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """Read a file that torch.save wrote. Only tensors are read; no code is run."""
+    """Read a safetensors file, or one that torch.save wrote. No code is run."""
+    if Path(path).suffix == ".safetensors":
+        return state_dict_in(open_tensors(path))
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -163,6 +167,24 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
             f"{path} is not a file of tensors alone: write the network's weights with "
             "torch.save(model.state_dict(), PATH)."
         ) from None
+
+
+def state_dict_in(file: TensorFile, position: int | None = None) -> dict[str, Tensor]:
+    """Return all tensors of a file, or what they have at a position if they are stacked.
+
+    Such files have lost the order of the layers, so names are put in the order of the numbers in
+    them, weights before biases.
+    """
+    names = sorted(file.entries, key=_computing_order)
+    if position is None:
+        return {name: file.tensor(name) for name in names}
+    return {name: file.item(name, position) for name in names}
+
+
+def _computing_order(name: str) -> tuple:
+    layer, _, part = name.rpartition(".")
+    numbered = [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", layer)]
+    return numbered, part != "weight", part
 
 
 # ---- which tensor belongs to which slot

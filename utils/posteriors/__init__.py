@@ -3,10 +3,12 @@
 prior            N(0, s²): potential, gradient, KL, draws
 posterior        the protocol: draw, moved, save
 samples          sets of weight vectors, on disk or in memory
+named_samples    sets of networks in safetensors files
 gaussian         independent weights
 moments          mean and variance of a stream, in blocks
 low_rank         a Gaussian with covariances, up to a rank
 mixture          equal shares of several posteriors
+exchange         networks from and to other programs: files, folders, tars
 compact          q_r with the rebasin that it was fitted to
 files            open_posterior: read any of them from a directory
 members          all weight vectors of a set of networks, in memory

@@ -7,6 +7,7 @@ from pathlib import Path
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
+from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import open_samples, read_network
 from utils.runs.errors import UserError, reason
@@ -42,6 +43,8 @@ def _kind(path: Path) -> str:
             return json.loads(named.read_text())["class"]
         except UNREADABLE as error:
             raise UserError(f"Cannot read {named}: {reason(error)}.") from None
+    if path.suffix == ".safetensors" and path.is_file():
+        return KIND
     gaussian = path.name if path.is_file() else "posterior.npz"
     is_gaussian = gaussian.endswith(".npz") and (path.is_file() or (path / gaussian).exists())
     return "Gaussian" if is_gaussian else "Samples"
@@ -72,7 +75,7 @@ def open_low_rank(path: Path) -> LowRank:
 
 
 def open_mixture(path: Path) -> Mixture:
-    modes = sorted(path.glob("mode-*"))
+    modes = sorted(path.glob("mode-*"), key=lambda mode: (len(mode.name), mode.name))
     if not modes:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
     return Mixture([open_posterior(mode, fewest=1) for mode in modes])
@@ -91,4 +94,5 @@ OPENERS: dict[str, Callable[[Path], Posterior]] = {
     "Gaussian": open_gaussian,
     "LowRank": open_low_rank,
     "Mixture": open_mixture,
+    KIND: open_named_samples,
 }

@@ -1,6 +1,7 @@
 """Posteriors that are sets of weight vectors, on disk or in memory."""
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,9 +44,10 @@ class Points:
         return replace(self, weights=transformation.apply(self.weights))
 
     def save(self, directory: Path) -> None:
-        """Write samples.npy [K, d], and members.npz with what is known of every vector."""
+        """Write samples.npy [K, d], checksums.npy, and members.npz with what is known of each."""
         weights = as_numpy(self.weights)
         write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
+        save_checksums(directory, map(checksum, self.weights))
         if self.members:
             save_arrays(directory / "members.npz", **self.members)
         save_kind(directory, "Samples", self.network)
@@ -59,6 +61,7 @@ class Samples:
     network: Network
     indices: np.ndarray  # [chains, samples of each]
     transformation: Transformation | None = None  # applied to each as it is read
+    checksums: np.ndarray | None = None  # of all vectors in the file, if they were saved
 
     mean = None
 
@@ -70,12 +73,29 @@ class Samples:
         return len(self.indices)
 
     def __getitem__(self, position: int) -> Tensor:
-        """Read one weight vector from the disk; a mapping held open would fill the memory."""
+        """Read one weight vector from the disk, and check it."""
         number = self.indices.flat[position]
-        row = torch.from_numpy(np.load(self.path, mmap_mode="r")[number].astype(np.float32))
+        row = self.read(number)
+        if self.checksums is not None and checksum(row) != self.checksums[number]:
+            raise UserError(
+                f"Weight vector {number} in {self.path} is not the one that was saved: the file is "
+                f"damaged. {self.remedy}"
+            )
         if not row.isfinite().all():
             raise UserError(f"Sample {number} of {self.path} has NaN or infinite weights.")
         return self.transformation.apply(row) if self.transformation else row
+
+    def read(self, number: int) -> Tensor:
+        """Read a row in float32; a mapping held open would fill the memory."""
+        return torch.from_numpy(np.load(self.path, mmap_mode="r")[number].astype(np.float32))
+
+    @property
+    def remedy(self) -> str:
+        """Say what to do if the file is damaged."""
+        place = self.path.parent
+        if place.name.startswith("mode-"):
+            return f"Remove {place} and DONE beside it, and make it anew with --resume."
+        return f"Copy or make {place} anew."
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[position] for position in range(len(self)))
@@ -90,6 +110,33 @@ class Samples:
 
     def save(self, directory: Path) -> None:
         Points(torch.stack(list(self)), self.network).save(directory)
+
+
+def checksum(weights: Tensor) -> int:
+    """Return the CRC32 of a weight vector in float32."""
+    return zlib.crc32(as_numpy(weights).astype("<f4").tobytes())
+
+
+def save_checksums(directory: Path, checksums: Iterator[int]) -> None:
+    array = np.fromiter(checksums, np.uint32)
+    write_atomically(directory / "checksums.npy", lambda file: np.save(file, array))
+
+
+def read_checksums(beside: Path, count: int) -> np.ndarray | None:
+    """Read the checksums beside a file of weight vectors; runs of earlier versions have none."""
+    path = beside.with_name("checksums.npy")
+    if not path.exists():
+        return None
+    try:
+        checksums = np.load(path)
+    except UNREADABLE as error:
+        raise UserError(f"Cannot read {path} ({reason(error)}): remove it to do without.") from None
+    if checksums.shape != (count,):
+        raise UserError(
+            f"{path} has {len(checksums)} checksums, but {beside} {count} weight vectors: if you "
+            "have changed these, remove the checksums."
+        )
+    return checksums
 
 
 def num_blocks(samples, most: int) -> int:
@@ -157,7 +204,7 @@ def open_samples(
         )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
-    return Samples(path, network, kept[:, chosen])
+    return Samples(path, network, kept[:, chosen], checksums=read_checksums(path, shape[0]))
 
 
 def _read_layout(path: Path, num_rows: int) -> dict:

@@ -8,5 +8,6 @@ paper           what a paper consists of: steps, claims, figures, sections
 chain           tables about a Markov chain
 elements        HTML from text and tables
 images          the PNGs that runs have left, made smaller
+card            the card of a published set of networks
 page            the report: report.html with numbers.json and figures/
 """
