@@ -7,6 +7,9 @@ ensemble         deep ensembles
 vi               mean-field variational inference
 sgd              independent networks by the thousand
 swag             SWAG
+langevin         Langevin dynamics with gradients of minibatches
+sgld             SGLD
+sghmc            SGHMC
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
 driver           open, resume, step, log, checkpoint, score, finish

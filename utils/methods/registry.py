@@ -4,9 +4,11 @@ from utils.methods.ensemble import Ensemble
 from utils.methods.hmc.method import HMC
 from utils.methods.method import Method
 from utils.methods.sgd import SGD
+from utils.methods.sghmc import SGHMC
+from utils.methods.sgld import SGLD
 from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (HMC(), Ensemble(), VI(), SGD(), SWAG())
+    method.name: method for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), SGLD(), SGHMC())
 }

@@ -24,6 +24,7 @@ class Points:
     weights: Tensor  # [K, d]
     network: Network
     members: dict[str, Tensor] | None = None  # [K] each: what is known of every vector
+    is_chain: bool = False  # one state after the other of a Markov chain
 
     mean = None
     num_chains = 1
@@ -44,10 +45,12 @@ class Points:
         return replace(self, weights=transformation.apply(self.weights))
 
     def save(self, directory: Path) -> None:
-        """Write samples.npy [K, d], checksums.npy, and members.npz with what is known of each."""
+        """Write samples.npy [K, d] with checksums.npy, members.npz and chains.json beside it."""
         weights = as_numpy(self.weights)
         write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
         save_checksums(directory, map(checksum, self.weights))
+        if self.is_chain:
+            save_json(directory / "chains.json", {"num_chains": 1})
         if self.members:
             save_arrays(directory / "members.npz", **self.members)
         save_kind(directory, "Samples", self.network)

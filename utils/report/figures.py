@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+SKY, GOLD = "#56B4E9", "#E69F00"
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 9,
