@@ -55,7 +55,7 @@ from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, PastRun, existing, locate
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 
 KIND = "eval"  # of its runs: what their directories begin with
@@ -97,14 +97,14 @@ def main(config: EvalConfig) -> None:
     device = choose_device(config.device)
     candidates = find_candidates(config)
     truth = candidates[config.truth]
+    inputs = {input_name(name): each.identity for name, each in candidates.items()}
+    if already_finished(config, KIND, inputs):
+        return
     num_train = truth.run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     check_data(truth, data)
     data = inputs_for(truth.posterior.network, data).to(device)
-    inputs = {input_name(name): each.identity for name, each in candidates.items()}
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    if run.finished:
-        return
     run.select_matmul()
     posteriors = {name: each.posterior for name, each in candidates.items()}
     evaluation = evaluate(posteriors, config.truth, data, run)

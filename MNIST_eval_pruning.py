@@ -28,7 +28,7 @@ from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, NONE, identify, locate
 from utils.runs.progress import check_space
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 
 KIND = "eval_pruning"  # of its runs: what their directories begin with
@@ -48,14 +48,14 @@ def main(config: PruningConfig) -> None:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, config.eval, "eval", "MNIST_eval.py")
     inputs = {"eval": identify(source)}
+    if already_finished(config, KIND, inputs):
+        return
     space = open_weight_space(source, device)
     names = names_of(read_mapping(source / "diagnostics.json"))
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir)
     data = inputs_for(space.network, data).to(device)
     run = open_run(config, KIND, device, inputs)
-    if run.finished:
-        return
     run.select_matmul()
     check_space(run.directory, memory_bytes=40 * len(space.alive), disk_bytes=1e6)
     run.save_arrays("sigma_histograms.npz", **std_histograms(space))

@@ -29,7 +29,7 @@ from utils.networks.registry import inputs_for, network_for
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
@@ -63,13 +63,13 @@ class NetMatchingConfig(PermutationConfig):
 
 def main(config: NetMatchingConfig) -> None:
     device = choose_device(config.device)
+    if already_finished(config, KIND):
+        return
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
     data = inputs_for(network, data).to(device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    if run.finished:
-        return
     run.select_matmul()
     state, results = resume_or_start(run, network, data, settings)
     with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:

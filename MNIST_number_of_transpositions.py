@@ -34,7 +34,7 @@ from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
 from utils.runs.files import write_atomically
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import make_matcher
@@ -74,13 +74,13 @@ class Pair:
 
 def main(config: TranspositionsConfig) -> None:
     device = choose_device(config.device)
+    if already_finished(config, KIND):
+        return
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
     data = inputs_for(network, data).to(device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    if run.finished:
-        return
     run.select_matmul()
     number, state = resume_or_start(run, network, settings)
     records = load_records(run, number)

@@ -82,7 +82,7 @@ def test_a_stop_saves_all_transitions_that_were_finished(
     whole = script("MNIST_HMC", *arguments, "whole")
     assert whole.returncode == 0, whole.stderr
     closed = []
-    monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1))
+    monkeypatch.setattr(NoWandb, "close", lambda self: closed.append(1), raising=False)
     stopped_script(6 * 12 + 5, "MNIST_HMC", *arguments, "stopped")
     assert closed == [1]
     run = tmp_path / "default" / "HMC-MNIST-quick-stopped"

@@ -131,8 +131,7 @@ def direct(request, run, data_dir):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("by_weight", "by_activation"), ("lerning_rate", "learning_rate"), ("data_set", "dataset"),
-     ("epochs", "num_epochs")],
+    [("lerning_rate", "learning_rate"), ("data_set", "dataset"), ("epochs", "num_epochs")],
 )  # fmt: skip
 def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
     with pytest.raises(UserError, match=f"--{given}; the nearest there is: --{meant}."):

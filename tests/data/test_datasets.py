@@ -158,3 +158,5 @@ def test_more_images_than_there_are_and_sets_without_training_images(data_dir):
         load_dataset("MNIST", data_dir, num_train=60_001)
     with pytest.raises(UserError, match="emoji has only test images"):
         load_dataset("emoji", data_dir)
+    with pytest.raises(UserError, match="MNIST_3 has a single class, so there is nothing to learn"):
+        load_dataset("MNIST_3", data_dir)

@@ -11,7 +11,7 @@ from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.lookup import PastRun, run_directory
-from utils.runs.run import open_run
+from utils.runs.run import already_finished, open_run
 from utils.runs.script import Stopped
 
 import pytest
@@ -185,18 +185,33 @@ def test_what_is_there_is_not_touched(config):
     with pytest.raises(UserError, match="holds a begun run: give --resume"):
         open_run(config, "toy", CPU)
     open_run(replace(config, resume=True), "toy", CPU).finish({})
-    with pytest.raises(UserError, match="holds a finished run: give --overwrite"):
+    with pytest.raises(UserError, match="holds a finished run: give another --run_name, or --over"):
         open_run(config, "toy", CPU)
 
 
 def test_a_run_of_other_settings_is_not_touched_and_they_are_named(config):
     run = open_run(config, "toy", CPU)
     other = replace(config, step_size=0.2, seed=7)
-    with pytest.raises(UserError, match=r"a begun run with seed 0, step_size 0\.1, and you"):
+    with pytest.raises(UserError, match=r"begun run of other settings \(seed was 0 and is 7, st"):
         die(run) or open_run(other, "toy", CPU)
     open_run(replace(config, resume=True), "toy", CPU).finish({})
-    with pytest.raises(UserError, match=r"finished run .*, and you ask for 7, 0.2: .*--run_name"):
+    with pytest.raises(UserError, match=r"finished run of other .*: give another --run_name"):
         open_run(other, "toy", CPU)
+
+
+def test_what_is_finished_or_refused_is_known_before_the_data_are(config, capsys):
+    assert not already_finished(config, "toy")
+    open_run(config, "toy", CPU, {"HMC": {"run": "a"}}).finish({})
+    resumed = replace(config, resume=True)
+    with pytest.raises(UserError, match="holds a finished run"):
+        already_finished(config, "toy")
+    with pytest.raises(UserError, match="was begun with other runs"):
+        already_finished(resumed, "toy", {"HMC": {"run": "b"}})
+    capsys.readouterr()
+    assert already_finished(resumed, "toy", {"HMC": {"run": "a"}})
+    assert "finished already" in capsys.readouterr().out
+    assert not already_finished(replace(resumed, num_runs=2), "toy", {"HMC": {"run": "a"}})
+    assert not already_finished(replace(config, overwrite=True), "toy")
 
 
 def test_overwrite_replaces_the_run(config):

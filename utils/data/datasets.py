@@ -126,6 +126,8 @@ def channel_moments(images: Tensor) -> Normalisation:
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
     """Load a data set, fetched if need be; with `num_train` only its first training images."""
     train_images, train_labels, num_classes = load_part(name, "train", data_dir)
+    if num_classes < 2:
+        raise UserError(f"{name} has a single class, so there is nothing to learn: give two.")
     if num_train is not None:
         if num_train > len(train_labels):
             raise UserError(

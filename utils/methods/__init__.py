@@ -1,7 +1,7 @@
 """Methods of approximating the posterior, and the driver that runs any of them.
 
-method           what a method is: init, step, posterior, scores
 settings         settings that several methods share
+method           what a method is: init, step, posterior, scores
 training         minibatch training of a stack of networks
 ensemble         deep ensembles
 vi               mean-field variational inference

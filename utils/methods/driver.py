@@ -22,7 +22,7 @@ from utils.runs.errors import UserError
 from utils.runs.files import last_values
 from utils.runs.jobs import end_with_parent
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 
 import torch
 
@@ -35,10 +35,10 @@ def run_method(method: Method, config) -> None:
     if hasattr(method, "run"):
         method.run(config)
         return
+    if already_finished(config, method.kind):
+        return
     problem = set_up(method, config)
     run = open_run(config, method.kind, problem.device)
-    if run.finished:
-        return
     run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = last_values(run.path("metrics.jsonl").read_text())
@@ -75,7 +75,7 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
         for place, modes in zip(places, groups, strict=True)
         if not (place / "posterior.json").exists()  # written last
     ]
-    if getattr(run.config, "jobs", 1) > 1:
+    if run.config.jobs > 1:
         train_in_processes(method, run, waiting, len(groups))
     else:
         for place, modes in waiting:

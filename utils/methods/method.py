@@ -11,6 +11,7 @@ from typing import NamedTuple
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.settings import PriorConfig
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.mixture import is_set
@@ -57,12 +58,13 @@ class Method:
     takes_batch_norm = True  # whether networks with batch normalisation make sense with it
 
     def prior(self, config, data: Dataset) -> Prior:
-        own = getattr(config, "prior", None)  # of a PriorConfig
-        return own(len(data.train_labels)) if own else Prior()
+        if isinstance(config, PriorConfig):
+            return config.prior(len(data.train_labels))
+        return Prior()
 
     def modes(self, config) -> list[Sequence[int]]:
         """Return the numbers of the modes, in groups that are trained side by side."""
-        return [[number] for number in range(getattr(config, "num_modes", 1))]
+        return [[number] for number in range(config.num_modes)]
 
     def stream(self, mode: int):
         """Return what names a mode's random streams; other methods' have other names."""

@@ -195,6 +195,28 @@ def _worker_threads(num_tasks: int):
         torch.set_num_threads(cores)  # part of that setting is shared by all threads
 
 
+class _Members(NamedTuple):
+    """Members that are computed together, and what every kind of step needs of them."""
+
+    network: Network
+    weights: Tensor  # [K, d], changed in place
+    momentum: Tensor  # [K, d], changed in place
+    anchors: Tensor | None  # [K, d]
+    rows: int  # images of a batch
+    decay: float
+    learning_rate: float
+
+    def add_decay(self, gradient: Tensor) -> None:
+        if self.decay:
+            gradient.add_(self.weights, alpha=self.decay)
+            if self.anchors is not None:
+                gradient.sub_(self.anchors, alpha=self.decay)
+            self.network.zero_buffers(gradient)
+
+
+StepFunction = Callable[[Tensor, Tensor], Tensor]  # (inputs, labels) -> summed NLL [K]
+
+
 def _optimizer_step(
     network: Network,
     state: TrainingState,
@@ -202,63 +224,68 @@ def _optimizer_step(
     settings: TrainingSettings,
     num_points: int,
     epoch: int,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function (inputs, labels) -> summed NLL [stack] that makes one step in place."""
-    weights, momentum = state.weights[members], state.momentum[members]
-    rows = min(settings.batch_size, num_points)
-    decay = settings.prior_precision / num_points
-    learning_rate = settings.learning_rate_at(epoch)
-    anchors = None if state.anchors is None else state.anchors[members]
+) -> StepFunction:
+    """Return the function that makes one step of these members in an epoch."""
+    group = _Members(
+        network, state.weights[members], state.momentum[members],
+        None if state.anchors is None else state.anchors[members],
+        min(settings.batch_size, num_points), settings.prior_precision / num_points,
+        settings.learning_rate_at(epoch),
+    )  # fmt: skip
+    if settings.optimizer == "Adam":
+        steps_done = epoch * -(-num_points // settings.batch_size)
+        return _adam_step(group, state.second_moment[members], steps_done)
+    make_step = _nesterov_step if settings.nesterov else _sgd_step
+    return make_step(group, settings.momentum)
 
-    def add_decay(gradient: Tensor) -> None:
-        if decay:
-            gradient.add_(weights, alpha=decay)
-            if anchors is not None:
-                gradient.sub_(anchors, alpha=decay)
-            network.zero_buffers(gradient)
 
-    if settings.optimizer == "SGD" and not settings.nesterov:
-        add_to_velocity = network.gradient(weights, momentum, rows)
+def _sgd_step(group: _Members, momentum: float) -> StepFunction:
+    add_to_velocity = group.network.gradient(group.weights, group.momentum, group.rows)
 
-        def sgd_step(inputs, labels):
-            nll = add_to_velocity(inputs, labels, scale=1 / labels.shape[1], keep=settings.momentum)
-            add_decay(momentum)
-            weights.add_(momentum, alpha=-learning_rate)
-            return nll.sum(-1)
+    def step(inputs: Tensor, labels: Tensor) -> Tensor:
+        nll = add_to_velocity(inputs, labels, scale=1 / labels.shape[1], keep=momentum)
+        group.add_decay(group.momentum)
+        group.weights.add_(group.momentum, alpha=-group.learning_rate)
+        return nll.sum(-1)
 
-        return sgd_step
+    return step
 
+
+def _nesterov_step(group: _Members, momentum: float) -> StepFunction:
+    gradient = torch.empty_like(group.weights)
+    find_gradient = group.network.gradient(group.weights, gradient, group.rows)
+
+    def step(inputs: Tensor, labels: Tensor) -> Tensor:
+        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
+        group.add_decay(gradient)
+        group.momentum.mul_(momentum).add_(gradient)
+        group.weights.add_(gradient, alpha=-group.learning_rate)
+        group.weights.add_(group.momentum, alpha=-group.learning_rate * momentum)
+        return nll.sum(-1)
+
+    return step
+
+
+def _adam_step(group: _Members, second_moment: Tensor, num_steps: int) -> StepFunction:
+    weights, has_buffers = group.weights, group.network.has_buffers
     gradient = torch.empty_like(weights)
-    find_gradient = network.gradient(weights, gradient, rows)
+    find_gradient = group.network.gradient(weights, gradient, group.rows)
+    steps_done = torch.tensor(float(num_steps), device=weights.device)
+    fused_decay = 0.0 if has_buffers else group.decay  # the kernel would decay buffers, too
 
-    def nesterov_step(inputs, labels):
+    def step(inputs: Tensor, labels: Tensor) -> Tensor:
         nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
-        add_decay(gradient)
-        momentum.mul_(settings.momentum).add_(gradient)
-        weights.add_(gradient, alpha=-learning_rate)
-        weights.add_(momentum, alpha=-learning_rate * settings.momentum)
-        return nll.sum(-1)
-
-    if settings.optimizer == "SGD":
-        return nesterov_step
-
-    second_moment = state.second_moment[members]
-    made = float(epoch * -(-num_points // settings.batch_size))
-    steps_done = torch.tensor(made, device=weights.device)
-    fused_decay = 0.0 if network.has_buffers else decay  # the kernel would decay buffers, too
-
-    def adam_step(inputs, labels):
-        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
-        if network.has_buffers:
-            add_decay(gradient)
-        elif anchors is not None:
-            gradient.sub_(anchors, alpha=decay)
+        if has_buffers:
+            group.add_decay(gradient)
+        elif group.anchors is not None:
+            gradient.sub_(group.anchors, alpha=group.decay)
         adam_update(
-            weights, gradient, momentum, second_moment, steps_done, learning_rate, fused_decay
-        )
+            weights, gradient, group.momentum, second_moment, steps_done, group.learning_rate,
+            fused_decay,
+        )  # fmt: skip
         return nll.sum(-1)
 
-    return adam_step
+    return step
 
 
 def adam_update(

@@ -175,7 +175,6 @@ def open_samples(
     over all chains together, evenly spaced. Fewer than `fewest` are refused: a Gaussian needs two.
     """
     path = path / "samples.npy" if path.is_dir() else path
-    network = read_network(path)
     try:
         array = np.load(path, mmap_mode="r")
         shape, kind = array.shape, array.dtype.kind
@@ -184,6 +183,7 @@ def open_samples(
             f"Cannot read the samples {path}: {reason(error)}. Give a run that leaves some, or a "
             "samples.npy of [samples, weights]."
         ) from None
+    network = read_network(path)
     if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
         raise UserError(
             f"{path} has {array.dtype} of the shape {list(shape)}: network.json beside it needs "

@@ -16,6 +16,7 @@ from pathlib import Path
 from utils.runs.errors import UserError
 from utils.runs.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
 
+MLP_ONLY = ("hidden_sizes", "activation")  # settings that other networks do not have
 NETWORKS = ("mlp", "optunet", "lenet", "resnet8_frn", "resnet20_frn", "resnet18")
 DEVICES = ("auto", "cpu", "cuda")
 # Settings that name a config, or say how to begin with it, cannot be in the config itself.
@@ -88,6 +89,8 @@ class Config:
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Config):
     """The further settings of scripts that train or sample networks."""
+
+    num_modes = jobs = 1  # no settings, unless a method declares them as such
 
     network: str = option("mlp", "architecture, see docs/networks.md", choices=NETWORKS)
     width: int | None = option(
@@ -177,6 +180,9 @@ def load_config(config_class, script: str, arguments: list[str], description: st
     given = _read_command_line(config_class, script, arguments, description)
     values = _read_yaml(config_class, script, given)
     values |= {name: _convert(config_class, name, v, f"--{name}") for name, v in given.items()}
+    for name in MLP_ONLY if values.get("network", "mlp") != "mlp" else ():
+        if name in given:
+            raise UserError(f"--{name} belongs to --network mlp: {values['network']} has its own.")
     agent_run = wandb_agent_run()
     if agent_run:  # its own batch, and its own run in it
         sweep_id = os.environ["WANDB_SWEEP_ID"]

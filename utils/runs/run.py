@@ -29,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from utils.runs import checkpoint, compute, wandb_log
-from utils.runs.config import changed_fields, changes, grown_fields
+from utils.runs.config import changes, grown_fields
 from utils.runs.errors import UserError
 from utils.runs.files import (
     as_numpy,
@@ -76,11 +76,28 @@ def open_run(
     else:
         save_yaml(directory / "config.yaml", dataclasses.asdict(config))
     run = Run(config, kind, directory, lock, device, recorded)
-    if run.finished:
-        print(f"{directory} is finished already; nothing to do.")
-    else:
+    run.finished = _says_finished(config, directory, recorded)
+    if not run.finished:
         run.begin_session(inputs, data, wandb_mode)
     return run
+
+
+def already_finished(config, kind: str, inputs: dict[str, dict] | None = None) -> bool:
+    """Return whether nothing is left to do, before data are loaded; refuse as `open_run` does."""
+    directory = run_directory(config, kind)
+    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
+    if config.overwrite or not recorded:
+        return False
+    _check_reusable(config, directory, recorded)
+    check_inputs(directory, inputs or {})
+    return _says_finished(config, directory, recorded)
+
+
+def _says_finished(config, directory: Path, recorded: dict) -> bool:
+    finished = (directory / "DONE").exists() and not grown_fields(config, recorded)
+    if finished:
+        print(f"{directory} is finished already; nothing to do.")
+    return finished
 
 
 def lock_directory(directory: Path, instead: str = "--run_name"):
@@ -115,29 +132,19 @@ def _clear(directory: Path) -> None:
 
 def _check_reusable(config, directory: Path, recorded: dict) -> None:
     """Refuse an existing run unless it is resumed with the settings it was begun with."""
-    changed = changed_fields(config, recorded)
+    changed = changes(config, recorded)
     if config.resume and not changed:
         return
-    if config.resume:
-        raise UserError(
-            f"{directory} was begun with another config "
-            f"({', '.join(changes(config, recorded))}): resume with the same one, or give another "
-            "--run_name."
-        )
     finished = (directory / "DONE").exists()
-    holds = f"{directory} holds a {'finished' if finished else 'begun'} run"
+    state = f"{directory} holds a {'finished' if finished else 'begun'} run"
     if changed:
-        recorded_values = ", ".join(f"{name} {before}" for name, (before, _) in changed.items())
-        values = ", ".join(str(after) for _, after in changed.values())
         raise UserError(
-            f"{holds} with {recorded_values}, and you ask for {values}: give another --run_name "
-            "to keep it, or --overwrite to replace it."
+            f"{state} of other settings ({', '.join(changed)}): give another --run_name to keep "
+            "it, or --overwrite to replace it."
         )
-    if finished and not grown_fields(config, recorded):
-        raise UserError(f"{holds}: give --overwrite to replace it, or another --run_name.")
-    raise UserError(
-        f"{holds}: give --resume to go on with it, or another --run_name, or --overwrite."
-    )
+    more = not finished or grown_fields(config, recorded)
+    resume = "--resume to go on with it, " if more else ""
+    raise UserError(f"{state}: give {resume}another --run_name, or --overwrite to replace it.")
 
 
 class Run:
@@ -153,7 +160,7 @@ class Run:
         self._lock = lock
         self.finished_config = recorded if (directory / "DONE").exists() else {}
         self._extended = bool(grown_fields(config, recorded))
-        self.finished = bool(self.finished_config) and not self._extended
+        self.finished = False
         self.meta = read_mapping(directory / "meta.json")
         self.stop_requested = False
 

@@ -27,13 +27,8 @@ def read_yaml(path: Path) -> dict:
             content = yaml.load(file, _UniqueKeyLoader) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read the config {path}: {reason(error)}.") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1
-        raise UserError(f"{path} is not valid YAML: {error.problem} in line {line}.") from None
-    except yaml.reader.ReaderError as error:
-        raise UserError(f"{path} is not valid YAML: {error.reason}.") from None
-    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # e.g. a 13th month
-        raise UserError(f"{path} has a value that YAML cannot read: {error}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a 13th month
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold 'key: value' lines.")
     return content
@@ -43,15 +38,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuse a key given twice; plain loaders silently keep the last one."""
 
     def construct_mapping(self, node, deep=False):
-        lines = {}
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            line = key.start_mark.line + 1
-            first = lines.setdefault(key.value, line)
-            if first != line:
-                raise UserError(
-                    f"{self.name} has {key.value!r} twice, in lines {first} and {line}: keep one "
-                    "of them."
-                )
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise UserError(f"{self.name} has {key!r} twice: keep one of them.")
         return super().construct_mapping(node, deep)
 
 
@@ -64,23 +54,9 @@ def convert(value, field: dataclasses.Field, source: str):
 
 
 def unknown_key(key: str, source: str, names: list[str]) -> UserError:
-    nearest = _nearest(str(key), names)
-    advice = f"the nearest there is: {nearest}" if nearest else "--help lists all settings"
+    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.75)
+    advice = f"the nearest there is: {nearest[0]}" if nearest else "--help lists all settings"
     return UserError(f"Unknown setting {source}; {advice}.")
-
-
-def _nearest(key: str, names: list[str]) -> str | None:
-    """Return the name that was misspelt, or else one that shares words, as for --by_weight."""
-    for misspelt in difflib.get_close_matches(key, names, n=1, cutoff=0.8):
-        return misspelt
-
-    def likeness(name: str) -> tuple[int, float]:
-        bare = [text.lstrip("-") for text in (name, key)]
-        words = (set(text.split("_")) for text in bare)
-        return len(set.intersection(*words)), difflib.SequenceMatcher(None, *bare).ratio()
-
-    nearest = max(names, key=likeness)
-    return nearest if likeness(nearest) > (0, 0.6) else None
 
 
 def _check_limits(value, limits: dict, source: str) -> None:

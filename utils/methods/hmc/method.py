@@ -21,7 +21,7 @@ from utils.runs.config import NetworkConfig, option
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.ranks import Ranks
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.seeding import generator
 
 import torch
@@ -234,6 +234,8 @@ class HMC(Method):
         device = choose_device(config.device)
         with parallel.connected(device) as ranks:
             check_sharing(config, ranks)
+            if ranks.size == 1 and already_finished(config, self.kind):
+                return
             data = load_dataset(config.dataset, config.data_dir, config.num_train)
             network = network_for(config, data)
             data = inputs_for(network, data).to(device)
