@@ -19,9 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NORMALISATIONS = ("none", "training", "published")
-
-
 class Normalisation(NamedTuple):
     """Mean and standard deviation of each channel, for pixels in [0, 1]."""
 
@@ -55,13 +52,11 @@ class Dataset:
         })  # fmt: skip
 
     def normalisation(self, kind: str) -> Normalisation | None:
-        """Return the moments of the loaded training images or the published ones, or None."""
-        if kind == "training":
-            return channel_moments(self.train_images)
-        if kind == "published":
-            source = source_of(split_name(self.name)[0])
-            return Normalisation(source.mean, source.std)
-        return None
+        """Return the published moments, or None for the kind "none"."""
+        if kind == "none":
+            return None
+        source = source_of(split_name(self.name)[0])
+        return Normalisation(source.mean, source.std)
 
     def inputs(
         self, input_shape: Sequence[int], normalisation: Normalisation | None = None
@@ -105,22 +100,6 @@ def network_inputs(
     elif scale > 1:
         inputs.div_(scale)
     return inputs.reshape(*images.shape[:-3], *input_shape)
-
-
-def channel_moments(images: Tensor) -> Normalisation:
-    """Return the mean and standard deviation of each channel of uint8 images.
-
-    Both come from counts of the 256 values, so they are exact to float64. A constant channel gets
-    standard deviation 1.
-    """
-    values = torch.arange(256, dtype=torch.float64) / 255
-    mean, std = [], []
-    for channel in images.unbind(1):
-        counts = torch.bincount(channel.flatten(), minlength=256).cpu().double() / channel.numel()
-        mean.append(float(counts @ values))
-        variance = float(counts @ (values - mean[-1]) ** 2)
-        std.append(math.sqrt(variance) or 1.0)
-    return Normalisation(tuple(mean), tuple(std))
 
 
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:

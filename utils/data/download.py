@@ -4,17 +4,13 @@ Each puts what it finds into a folder; `sources` checks the files and puts them 
 """
 
 import http.client
-import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from utils.runs.errors import UserError
-
-import torch
 
 MIRROR_TIMEOUT = 20  # seconds without an answer
 CLIENT_TIMEOUT = 900  # seconds for a package client to fetch up to 170 MB
@@ -122,33 +118,10 @@ def _call(program: str, *arguments: str, folder: Path) -> None:
         raise UserError(f"{program} failed: {said[-1]}")
 
 
-# Schemas of the operators without which `import torchvision` fails.
-_MISSING_OPERATORS = {
-    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
-_declared = []  # torch forgets a library's operators when the object is deleted
-
-
 def import_torchvision():
-    """Import torchvision, even if its compiled part was built for another torch.
-
-    A torchvision built for CUDA next to a CPU-only torch cannot load its operators, and its import
-    fails because it describes operators that do not exist. We need none of them, so it is enough
-    to declare their names. A matching pair imports at the first attempt and is left alone.
-    """
-    for _ in range(len(_MISSING_OPERATORS) + 1):
-        try:
-            import torchvision
-
-            return torchvision
-        except RuntimeError as error:
-            missing = re.search(r"operator torchvision::(\w+) does not exist", str(error))
-            if not missing or missing[1] not in _MISSING_OPERATORS:
-                raise
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            library.define(_MISSING_OPERATORS[missing[1]])
-            _declared.append(library)
-            for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-                del sys.modules[module]
-    raise UserError("torchvision cannot be imported: install one that matches this torch.")
+    """Import torchvision for its lists of hosts; a build for another torch cannot be imported."""
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"torchvision cannot be imported ({error})") from None
+    return torchvision
