@@ -8,7 +8,7 @@ The paper's Figure 2 and the right panel of its Figure 3.
 Before the first epoch and after each, the second network W_1 is taken as it is, rebased to the
 first by activation, and rebased by weight; then the networks on the line from W_0 to it are scored
 and matched to W_0. The barrier is the largest over λ, both ends included. Leaves in its run
-directory training_dynamics.npz (see `evaluate`), its figures, metrics.jsonl (per epoch: losses,
+directory training_dynamics.npz (see `measure`), its figures, metrics.jsonl (per epoch: losses,
 barriers, NoT), and the two trained networks as samples.npy with network.json.
 """
 
@@ -26,6 +26,7 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network
 from utils.networks.registry import inputs_for, network_for
+from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
@@ -71,21 +72,21 @@ def main(config: NetMatchingConfig) -> None:
     settings = settings_of(config)
     run = open_run(config, KIND, device)
     run.select_matmul()
-    state, results = resume_or_start(run, network, data, settings)
+    state, results = resume_pair(run, network, data, settings)
     with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:
         while state.epoch < config.num_epochs:
             state, _ = train(
                 network, state, data.train_images, data.train_labels, settings,
                 seed=config.seed, num_epochs=1,
             )  # fmt: skip
-            store(run, results, state, evaluate(network, data, state.weights, config))
+            store(run, results, state, measure(network, data, state.weights, config))
             bar.update()
     network.save(run.path("network.json"))
     run.save_array("samples.npy", state.weights)
     save_results(run, network, results)
 
 
-def resume_or_start(
+def resume_pair(
     run: Run, network: Network, data: Dataset, settings: TrainingSettings
 ) -> tuple[TrainingState, dict[str, Tensor]]:
     """The pair's state, and the results up to it, with room for those to come."""
@@ -100,14 +101,14 @@ def resume_or_start(
     state = start_training(torch.stack(pair).to(run.device), settings)
     size = state.weights.nbytes
     check_space(run.directory, memory_bytes=size, disk_bytes=8 * size)
-    untrained = evaluate(network, data, state.weights, config)
+    untrained = measure(network, data, state.weights, config)
     room = config.num_epochs + 1
     results = {name: torch.zeros(room, *value.shape).to(value) for name, value in untrained.items()}
     store(run, results, state, untrained)
     return state, results
 
 
-def evaluate(
+def measure(
     network: Network, data: Dataset, pair: Tensor, config: NetMatchingConfig
 ) -> dict[str, Tensor]:
     """What training_dynamics.npz holds of one checkpoint.
@@ -133,8 +134,8 @@ def evaluate(
         **score_line("test", line, data),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
-        "transpositions": transpositions(along).unflatten(0, (2, -1)),
-        "alignment_transpositions": transpositions(found),
+        "transpositions": count_transpositions(along).unflatten(0, (2, -1)),
+        "alignment_transpositions": count_transpositions(found),
         "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
     }
 
@@ -154,7 +155,7 @@ def match_along(line: Line, matcher: Matcher) -> list[Matching]:
     return [matcher(weights) for weights in line.weights]
 
 
-def transpositions(matchings: list[Matching]) -> Tensor:
+def count_transpositions(matchings: list[Matching]) -> Tensor:
     """NoT [matching, layer]."""
     return torch.tensor(
         [list(matching.transformation.transpositions().values()) for matching in matchings]
@@ -215,14 +216,13 @@ def report(run: Run, results: dict[str, Tensor]) -> None:
     undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
     print("\nLargest barriers on the line from W_0 to W_1")
-    print(f"{'W_1':14} train barrier   test barrier   test error barrier    NoT")
-    for name, train_loss, test_loss, error, moves in rows:
-        layers = summary[name]["transpositions_per_layer"]
-        shares = f"  ({' + '.join(map(str, layers))})" if len(layers) > 1 else ""
-        print(
-            f"{name:14} {train_loss:13.4f} {test_loss:14.4f} {100 * error:13.2f} points "
-            f"{moves:6}{shares}"
-        )
+    heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]", "NoT"]
+    cells = [
+        [name, f"{train:.4f}", f"{test:.4f}", f"{100 * error:.2f}",
+         " + ".join(map(str, summary[name]["transpositions_per_layer"]))]
+        for name, train, test, error, _ in rows
+    ]  # fmt: skip
+    print_table([heads, *cells])
     dead, reference_dead, tied, reference_tied = undecided.values()
     print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
     print(f"Hidden units that respond just as another one: {tied} of W_1, {reference_tied} of W_0")

@@ -29,6 +29,7 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network
 from utils.networks.registry import inputs_for, network_for
+from utils.report.tables import number, print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
@@ -82,14 +83,14 @@ def main(config: TranspositionsConfig) -> None:
     settings = settings_of(config)
     run = open_run(config, KIND, device)
     run.select_matmul()
-    number, state = resume_or_start(run, network, settings)
+    number, state = resume_pairs(run, network, settings)
     records = load_records(run, number)
     size = state.weights.nbytes
     check_space(run.directory, memory_bytes=3 * size, disk_bytes=6 * size)
     with run.graceful_stop():
         for repetition in range(number, config.num_runs):
             if repetition > number:
-                state = start(run, network, settings, repetition)
+                state = start_pairs(run, network, settings, repetition)
             state = train_pairs(run, network, data, settings, repetition, state)
             records += measure_pairs(run, network, data, repetition, state.weights)
             save_records(run, records)
@@ -97,7 +98,7 @@ def main(config: TranspositionsConfig) -> None:
     report(run, records)
 
 
-def resume_or_start(
+def resume_pairs(
     run: Run, network: Network, settings: TrainingSettings
 ) -> tuple[int, TrainingState]:
     """The number of the repetition at work, and its pairs' state."""
@@ -107,10 +108,12 @@ def resume_or_start(
         counters, tensors = saved
         return counters["run"], TrainingState(**tensors, epoch=counters["epoch"])
     number = run.finished_config.get("num_runs", 0)
-    return number, start(run, network, settings, number)
+    return number, start_pairs(run, network, settings, number)
 
 
-def start(run: Run, network: Network, settings: TrainingSettings, number: int) -> TrainingState:
+def start_pairs(
+    run: Run, network: Network, settings: TrainingSettings, number: int
+) -> TrainingState:
     """All pairs of a repetition before training: first network, its copy, and so on."""
     pairs = [make_pair(run.config, network, number, k) for k in range(run.config.num_perm_exps)]
     weights = [weights for pair in pairs for weights in (pair.first, pair.second)]
@@ -256,19 +259,17 @@ def report(run: Run, records: list[dict]) -> None:
     rows = [[stage, *(summary[stage][name] for name in columns)] for stage in STAGES]
     run.log_table("transpositions", ["stage", *columns], rows)
     run.finish(summary)
-    print(f"\n{'':10} mean NoT   |NoT − expected|   mean test barrier at λ = ½")
-    for stage, found in summary.items():
-        layers = found["mean_found_per_layer"]
-        shares = f"   NoT {' + '.join(f'{mean:.1f}' for mean in layers)}" if len(layers) > 1 else ""
-        print(
-            f"{stage:10} {found['mean_found']:8.1f} {found['mean_change']:18.1f} "
-            f"{found['mean_test_loss_barrier']:28.4f}{shares}"
-        )
+    heads = ["", "mean NoT", "|NoT − expected|", "mean test barrier at λ = ½"]
+    cells = [
+        [stage, " + ".join(f"{mean:.1f}" for mean in found["mean_found_per_layer"]),
+         f"{found['mean_change']:.1f}", f"{found['mean_test_loss_barrier']:.4f}"]
+        for stage, found in summary.items()
+    ]  # fmt: skip
+    print()
+    print_table([heads, *cells])
     print("Expected is the NoT planted, and 0 where that is undone.")
     correlation = summary["trained"]["rank_correlation_planted_barrier"]
-    told = "undefined, as one of them is always the same"
-    told = told if np.isnan(correlation) else f"{correlation:.3f}"
-    print(f"Rank correlation of planted NoT and barrier after training: {told}")
+    print(f"Rank correlation of planted NoT and barrier after training: {number(correlation, 3)}")
     print(f"Saved in {run.directory}")
 
 

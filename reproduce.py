@@ -90,7 +90,7 @@ def reproduce(options: argparse.Namespace) -> None:
             f"There are no runs to report in {Path(options.out_dir) / options.preset}: make them "
             "by leaving --only out, or give the --out_dir that they are in."
         )
-    tasks = plan(papers, options)
+    tasks = plan_tasks(papers, options)
     announce(tasks, check_to_do(tasks, options), options)
     failed = run_all(tasks, options)
     begun = [(paper, results) for paper, results in papers if results.begun()] or papers
@@ -166,7 +166,7 @@ def report_directory(options: argparse.Namespace) -> Path:
     return Path(options.out_dir) / options.preset / f"report{suffix}"
 
 
-def plan(papers: list[tuple[Paper, Results]], options: argparse.Namespace) -> list[Task]:
+def plan_tasks(papers: list[tuple[Paper, Results]], options: argparse.Namespace) -> list[Task]:
     """Return the tasks of all papers in order; a run that two papers share is made once."""
     tasks: dict[Path, Task] = {}
     for paper, results in papers:
@@ -293,12 +293,12 @@ def run_all(tasks: list[Task], options: argparse.Namespace) -> list[Task]:
         left = seconds_left(tasks, todo)
         own, rest = left[task.run.directory], sum(left[t.run.directory] for t in tasks[number:])
         print(f"\n{title}: about {duration(own)}; to the end {duration(rest)}", flush=True)
-        if run_script(task, overwrite=bool(todo[task.run.directory])) != 0:
+        if run_task(task, overwrite=bool(todo[task.run.directory])) != 0:
             failed.append(task)
     return failed
 
 
-def run_script(task: Task, overwrite: bool) -> int:
+def run_task(task: Task, overwrite: bool) -> int:
     """Run a script from the start or from where it was interrupted; return its exit code."""
     script = ROOT / f"{task.step.script}.py"
     words = [sys.executable, str(script), "--overwrite" if overwrite else "--resume"]

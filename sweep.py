@@ -66,7 +66,7 @@ class Point:
 
 def main(options: argparse.Namespace) -> None:
     sweep = read_sweep(find_file(options.file))
-    points = plan(sweep, options)
+    points = plan_points(sweep, options)
     directory = points[0].directory.parent / f"sweep-{sweep.name}"
     directory.mkdir(parents=True, exist_ok=True)
     with lock_directory(directory, "--run_batch_name"):
@@ -106,7 +106,7 @@ def find_file(name: str) -> Path:
     return named if named.exists() and not Path(name).exists() else Path(name)
 
 
-def plan(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
+def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     """Return all runs of the sweep, after checking the settings of each."""
     config_class, kind = load_script(sweep)
     given = {name: getattr(options, name) for name in SHARED_OPTIONS}

@@ -149,7 +149,7 @@ def made_up_runs():
 
     def make(command: list[str], summaries: Iterable[dict]) -> list[Path]:
         options = sweep.read_options(command[1:])
-        points = sweep.plan(sweep.read_sweep(sweep.find_file(options.file)), options)
+        points = sweep.plan_points(sweep.read_sweep(sweep.find_file(options.file)), options)
         for point, summary in zip(points, summaries, strict=False):
             point.directory.mkdir(parents=True)
             recorded = yaml.safe_dump(dataclasses.asdict(point.config))

@@ -187,8 +187,7 @@ def test_the_summary_of_known_records(run, monkeypatch, capsys):
     assert summary["undone"]["mean_change_per_layer"] == [1, 1.5]
     assert summary["undone"]["rank_correlation_planted_barrier"] is None  # it does not vary
     printed = capsys.readouterr().out
-    assert "trained         9.0                3.5                       0.3625" in printed
-    assert "0.3625   NoT 5.0 + 4.0\n" in printed
+    assert ["trained", "5.0", "+", "4.0", "3.5", "0.3625"] in map(str.split, printed.splitlines())
 
 
 def spearman(first: list[float], second: list[float]) -> float:
@@ -201,7 +200,7 @@ def test_one_pair_has_no_rank_correlation(run, monkeypatch, capsys):
     summary = fake_records(run, monkeypatch, stages)
     assert summary["trained"]["rank_correlation_planted_barrier"] is None
     printed = capsys.readouterr().out
-    assert "barrier after training: undefined, as one of them is always the same" in printed
+    assert "barrier after training: –" in printed
     assert "nan" not in printed
 
 

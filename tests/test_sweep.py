@@ -42,7 +42,7 @@ def command(tmp_path, data_dir):
 
 def plan(command: list[str]) -> list[sweep.Point]:
     options = sweep.read_options(command[1:])
-    return sweep.plan(read_sweep(sweep.find_file(options.file)), options)
+    return sweep.plan_points(read_sweep(sweep.find_file(options.file)), options)
 
 
 def results(tmp_path) -> dict:

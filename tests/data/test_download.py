@@ -170,5 +170,5 @@ def test_a_torchvision_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(UserError, match="cannot be imported .operator torchvision::x"):
+    with pytest.raises(UserError, match=r"cannot be imported .operator torchvision::x"):
         download.import_torchvision()

@@ -86,12 +86,6 @@ def test_random_baseline_is_the_mean_over_all_permutations():
     assert expected_transpositions(512) == pytest.approx(505.18, abs=0.01)
 
 
-@pytest.mark.parametrize(("size", "transpositions"), [(5, 2.0), (5.0, 2), (5, "2"), (5, None)])
-def test_transpositions_that_are_no_whole_number_are_refused(size, transpositions):
-    with pytest.raises(UserError, match="both have to be whole numbers"):
-        random_permutation(size, transpositions, random(0))
-
-
 def test_whole_numbers_of_numpy_are_whole_numbers():
     assert num_transpositions(random_permutation(5, np.int64(2), random(0))) == 2
 
@@ -113,7 +107,7 @@ def test_every_row_has_to_be_a_permutation():
     rows = torch.tensor([[1, 0, 2], [2, 1, 0]])
     check_permutation(rows, (2, 3))
     rows[1, 0] = 1
-    with pytest.raises(UserError, match="unit 1 occurs 2 times and unit 2 not at all"):
+    with pytest.raises(UserError, match="not a permutation of 2 × 3 units"):
         check_permutation(rows, (2, 3))
-    with pytest.raises(UserError, match="3 × 2 units: its shape is"):
+    with pytest.raises(UserError, match="not a permutation of 3 × 2 units"):
         check_permutation(rows, (3, 2))

@@ -323,35 +323,30 @@ def test_blocks_cannot_be_scaled():
 
 
 @pytest.mark.parametrize(
-    ("perm", "reason"),
+    "perm",
     [
-        (torch.tensor([0, 1, 1]), "unit 1 occurs 2 times and unit 2 not at all"),
-        (torch.tensor([0, 1, 3]), "entries go from 0 to 3"),
-        (torch.tensor([-1, 0, 1]), "entries go from -1 to 1"),
-        (torch.tensor([0, 1]), "shape is"),
-        (torch.tensor(1), "shape is"),
-        (torch.tensor([0.0, 1.0, 2.0]), "entries are torch.float32, not torch.int64"),
-        (torch.tensor([1, 0, 1], dtype=torch.uint8), "torch.uint8, not torch.int64"),
-        (torch.tensor([True, False, True]), "torch.bool, not torch.int64"),
-        (np.array([1, 0, 2]), "it is a ndarray, not a tensor"),
-        ([1, 0, 2], "it is a list, not a tensor"),
-        (3, "it is a int, not a tensor"),
-        (None, "it is a NoneType, not a tensor"),
+        torch.tensor([0, 1, 1]),
+        torch.tensor([0, 1, 3]),
+        torch.tensor([-1, 0, 1]),
+        torch.tensor([0, 1]),
+        torch.tensor(1),
+        torch.tensor([0.0, 1.0, 2.0]),
+        torch.tensor([1, 0, 2], dtype=torch.uint8),  # which torch would take for a mask
+        np.array([1, 0, 2]),
+        None,
     ],
 )
-def test_what_is_not_a_permutation_is_refused(perm, reason):
+def test_what_is_not_a_permutation_is_refused(perm):
     network = MLP((2, 3, 2))
-    with pytest.raises(UserError, match=reason):
+    with pytest.raises(UserError, match="h1: not a permutation of 3 units"):
         Transformation(network, {"h1": perm}).apply(weights_for(network))
 
 
 def test_a_permutation_of_one_block_only_is_refused():
     network = GroupedConvNet(blocks=2, width=3)
-    with pytest.raises(UserError, match="not a permutation of 2 × 3 units: its shape is"):
-        Transformation(network, {"c": torch.tensor([1, 0, 2])}).apply(weights_for(network))
-    rows = torch.tensor([[1, 0, 2], [0, 0, 2]])
-    with pytest.raises(UserError, match="unit 0 occurs 2 times"):
-        Transformation(network, {"c": rows}).apply(weights_for(network))
+    for perm in ([1, 0, 2], [[1, 0, 2], [0, 0, 2]]):
+        with pytest.raises(UserError, match="c: not a permutation of 2 × 3 units"):
+            Transformation(network, {"c": torch.tensor(perm)}).apply(weights_for(network))
 
 
 @pytest.mark.parametrize("kind", ["permutations", "log_scales", "signs"])

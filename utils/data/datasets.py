@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+
 class Normalisation(NamedTuple):
     """Mean and standard deviation of each channel, for pixels in [0, 1]."""
 

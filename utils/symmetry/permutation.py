@@ -7,7 +7,6 @@ that make it.
 
 import functools
 from collections.abc import Sequence
-from numbers import Integral
 
 from utils.runs.errors import UserError
 
@@ -18,29 +17,14 @@ from torch import Tensor
 
 def check_permutation(perm: Tensor, shape: Sequence[int], name: str = "units") -> None:
     """Refuse what does not permute units of this shape; each of its rows is a permutation."""
-    problem = _problem(perm, tuple(shape))
-    if problem:
-        count = " × ".join(map(str, shape))
-        raise UserError(f"{name}: not a permutation of {count} units: {problem}.")
-
-
-def _problem(perm: Tensor, shape: tuple[int, ...]) -> str | None:
-    if not isinstance(perm, Tensor):
-        return f"it is a {type(perm).__name__}, not a tensor"
-    if perm.dtype not in (torch.int64, torch.int32):  # others cannot index, or are taken as masks
-        return f"its entries are {perm.dtype}, not torch.int64"
-    if tuple(perm.shape) != shape:
-        return f"its shape is {tuple(perm.shape)}"
-    size = shape[-1]
-    if size and not 0 <= perm.min() <= perm.max() < size:
-        return f"its entries go from {perm.min()} to {perm.max()}"
-    rows = perm.reshape(-1, size)
-    wrong = (rows.sort(-1).values != torch.arange(size, device=perm.device)).any(-1)
-    if wrong.any():
-        counts = torch.bincount(rows[wrong][0], minlength=size)
-        repeated, missing = counts.argmax(), counts.argmin()
-        return f"unit {repeated} occurs {counts.max()} times and unit {missing} not at all"
-    return None
+    indices = isinstance(perm, Tensor) and perm.dtype in (torch.int64, torch.int32)
+    fits = indices and tuple(perm.shape) == tuple(shape)
+    if not (fits and (perm.sort(-1).values == torch.arange(shape[-1], device=perm.device)).all()):
+        units = " × ".join(map(str, shape))
+        raise UserError(
+            f"{name}: not a permutation of {units} units, which is a tensor of torch.int64 with "
+            f"every number from 0 to {shape[-1] - 1} once: {perm}."
+        )
 
 
 def cycles(perm: Tensor) -> list[list[int]]:
@@ -83,8 +67,6 @@ def random_permutation(size: int, transpositions: int, generator: torch.Generato
     last, with the probability that leads to the wanted number of cycles (a ratio of Stirling
     numbers). The units that the others follow are then drawn uniformly.
     """
-    if not (isinstance(size, Integral) and isinstance(transpositions, Integral)):
-        raise UserError(f"NoT {transpositions} of {size} units: both have to be whole numbers.")
     if not 0 <= transpositions < size:
         raise UserError(
             f"NoT {transpositions} is impossible for {size} units: it lies in 0..{size - 1}."

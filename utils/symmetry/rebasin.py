@@ -4,7 +4,7 @@ A normal form maps weights to an element of the symmetry group; `matching` has t
 network to a reference.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from utils.networks.network import Network
@@ -48,12 +48,6 @@ def move(weights: Tensor, transformation: Transformation) -> Tensor:
 # ---- references
 
 
-class IteratedMean(NamedTuple):
-    weights: Tensor  # [d]
-    rounds: int
-    still: bool  # whether it had stopped moving by the last round
-
-
 def mean_weights(samples: Iterable[Tensor]) -> Tensor:
     """Return the mean of weight vectors, summed in float64, in their own precision."""
     total, count = 0, 0
@@ -67,22 +61,18 @@ def mean_weights(samples: Iterable[Tensor]) -> Tensor:
 
 def iterated_mean(
     network: Network,
-    samples: Iterable[Tensor],
+    samples: Sequence[Tensor],
     matcher_for: Callable[[Tensor], Matcher],
     max_rounds: int = 20,
-) -> IteratedMean:
+) -> Tensor:
     """Rebase all samples to their mean, take the mean of the result, and repeat until it rests.
 
     Every round goes through the samples once; `matcher_for(reference)` makes the matchers.
     """
-    if isinstance(samples, Iterator):
-        raise UserError(
-            "Every round goes through the samples again, which a generator cannot: give a list."
-        )
-    reference, still, rounds = mean_weights(samples), False, 0
-    while not still and rounds < max_rounds:
+    reference = mean_weights(samples)
+    for _ in range(max_rounds):
         rebased = rebase_all(network, samples, matcher_for(reference))
-        updated = mean_weights(moved.weights for moved in rebased)
-        still = bool((updated - reference).norm() <= RESOLUTION * reference.norm())
-        reference, rounds = updated, rounds + 1
-    return IteratedMean(reference, rounds, still)
+        before, reference = reference, mean_weights(moved.weights for moved in rebased)
+        if (reference - before).norm() <= RESOLUTION * before.norm():
+            break
+    return reference
