@@ -33,7 +33,7 @@ from utils.report.tables import number, print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
-from utils.runs.files import write_atomically
+from utils.runs.files import UNREADABLE, read_records, write_atomically
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -235,9 +235,9 @@ def load_records(run: Run, number: int) -> list[dict]:
     """The records of the repetitions before this one, which are not measured again."""
     path = run.path("transpositions.jsonl")
     try:
-        found = [json.loads(line) for line in path.read_text().splitlines()] if number else []
+        found = read_records(path) if number else []
         records = [record for record in found if record["run"] < number]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         records = []
     if len(records) != number * run.config.num_perm_exps * len(STAGES):
         raise UserError(f"{path} is damaged: start again with --overwrite.")

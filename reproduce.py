@@ -149,10 +149,8 @@ def check_places(options: argparse.Namespace) -> None:
     choose_device(options.device)
     places = {"out_dir": options.out_dir, "results_dir": options.results_dir}
     for option, path in places.items():
-        if path is None:
-            continue
         try:
-            Path(path).mkdir(parents=True, exist_ok=True)
+            Path(path or ".").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"Cannot use {path}: {error.strerror}. Give another --{option}."

@@ -1,10 +1,10 @@
 """Figures of loss barriers and of numbers of transpositions, each with its title and caption."""
 
-import json
 from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
+from utils.runs.files import read_records
 from utils.symmetry.paths import barrier
 from utils.symmetry.permutation import expected_transpositions
 
@@ -183,7 +183,7 @@ def transpositions(source: Path) -> Figure:
     Points are pairs, averaged over runs; lines join the means at each NoT. With several runs,
     bands are one standard deviation over runs to either side.
     """
-    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    records = read_records(source)
     drawn, (axes,) = panels(1, 3, height=3.7)
     _stage_lines(axes[0], records, lambda record: sum(record["found"]))
     _stage_lines(axes[1], records, lambda record: record["distance"]["total"])

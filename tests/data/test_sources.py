@@ -203,19 +203,6 @@ def test_a_set_of_ones_own_is_one_entry(toy, tmp_path, monkeypatch):
     assert own.num_classes == 26
 
 
-def test_a_file_that_cannot_be_read_or_written_is_named(toy, tmp_path, monkeypatch):
-    def refuse(*arguments, **settings):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(sources, "write_atomically", refuse)
-    with pytest.raises(UserError, match=r"Cannot write .*: Permission denied. Give .*--data_dir"):
-        load_dataset("MNIST", tmp_path)
-    put(tmp_path, toy[0])
-    monkeypatch.setattr(sources.Path, "read_bytes", refuse)
-    with pytest.raises(UserError, match=r"Cannot read .*: Permission denied. Give .*--data_dir"):
-        load_dataset("MNIST", tmp_path)
-
-
 LOAD_FROM_A_COPY = """
 import shutil, sys
 from dataclasses import replace

@@ -37,7 +37,7 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
         (OSError(errno.ENOSPC, "full"), 2, "The disk, or your quota, is full. What"),
         (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot use there: denied"),
         (OSError(errno.EROFS, "read-only", "there"), 2, "Cannot use there: read-only"),
-        (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir or --run_name"),
+        (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir, --data_dir or"),
         (FileNotFoundError(errno.ENOENT, "No such file", "there"), 2, "Cannot use there: No such"),
         (MemoryError(), 2, "not have enough memory"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: ..."), 2, "not have enough memory"),

@@ -260,11 +260,12 @@ def _collect(
         for path in (folder / file, folder / f"{file}.gz"):
             if file in contents or not path.is_file():
                 continue
-            for content in _forms(_read(path)):
+            for content in _forms(path.read_bytes()):
                 if hashlib.md5(content).hexdigest() == expected:
                     contents[file] = content
                     if store_in:
-                        _store(store_in / file, content)
+                        store_in.mkdir(parents=True, exist_ok=True)
+                        write_atomically(store_in / file, lambda f, data=content: f.write(data))
                     break
 
 
@@ -276,23 +277,6 @@ def _forms(content: bytes) -> list[bytes]:
         return [content, gzip.decompress(content)]
     except (OSError, EOFError, zlib.error):  # damaged or cut off
         return []
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}. Give another --data_dir.") from None
-
-
-def _store(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(content))
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {path}: {error.strerror}. Give another --data_dir."
-        ) from None
 
 
 def _how_to_provide(name: str, home: Path, failures: list[str]) -> str:

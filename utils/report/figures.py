@@ -4,10 +4,11 @@ Functions take the path of a result file and return a matplotlib Figure (see `Ru
 Colours are Okabe and Ito's, which colour-blind readers can tell apart; lines differ in style too.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from utils.runs.files import read_records
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
 @styled
 def training(source: Path) -> Figure:
     """Draw every network's training loss, and the test accuracy, over the epochs."""
-    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    records = read_records(source)
     names = [name for name in records[0] if name.startswith("train_loss")]
     figure, (axes,) = panels(1, 2)
     for name in names:
@@ -68,7 +69,7 @@ def training(source: Path) -> Figure:
 @styled
 def vi_training(source: Path) -> Figure:
     """Draw −ELBO and its two parts, NLL and KL, and the mean network's test accuracy."""
-    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    records = read_records(source)
     figure, (axes,) = panels(1, 2)
     for name, sign, label, color, line in (
         ("elbo", -1, "−ELBO", GREY, "-"),
@@ -95,7 +96,7 @@ def _series(records: list[dict], name: str, factor: float = 1) -> tuple[list, li
 @styled
 def chain(source: Path) -> Figure:
     """Acceptance, NLL and test accuracies, per transition; averages over chains."""
-    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    records = read_records(source)
     figure, (axes,) = panels(1, 3, height=2.6)
     looks = {"color": BLUE, "marker": ".", "markersize": 3, "linewidth": 0.6}
     axes[0].plot(*_series(records, "accept_prob"), **looks)

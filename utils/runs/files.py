@@ -200,6 +200,11 @@ def _allocate(descriptor: int, start: int, length: int) -> None:
         os.ftruncate(descriptor, start + length)
 
 
+def read_records(path: Path) -> list[dict]:
+    """Return the records of a file of one JSON object a line."""
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
 def last_values(records: str) -> dict:
     """Return the last value of every name in records of one JSON object a line."""
     return {name: v for line in records.splitlines() for name, v in json.loads(line).items()}

@@ -83,7 +83,8 @@ def explain(error: Exception, again: str) -> str:
         )
     if error.errno in UNUSABLE_PATH:
         return (
-            f"Cannot use {error.filename}: {error.strerror}. Give another --out_dir or --run_name."
+            f"Cannot use {error.filename}: {error.strerror}. Give another --out_dir, --data_dir or "
+            "--run_name."
         )
     raise error
 
