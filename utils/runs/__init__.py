@@ -4,7 +4,7 @@ Modules, each importing only from those before it:
 
     errors      UserError: a mistake the user can correct, shown as one sentence
     seeding     named random streams
-    files       files that are whole or absent, and files that grow
+    files       files that are whole or absent, checkpoints, and files that grow
     values      values that users write: read, converted and checked
     config      settings from defaults, YAML and the command line
     compute     device, matrix-product kernel, number of threads
@@ -12,9 +12,7 @@ Modules, each importing only from those before it:
     ranks       several processes on one run, as torchrun starts them
     script      how a script begins and how it ends
     lookup      earlier runs: finding, describing and identifying them
-    checkpoint  named arrays and counters, saved and loaded
-    wandb_log   wandb as a listener
-    recorder    metrics.jsonl, and the listener that hears the same
+    recorder    metrics.jsonl, and wandb as a listener that hears the same
     run         the run directory: opened, locked, resumed or refused, finished
     sweeps      the points of a grid or random search
     jobs        several scripts at a time

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and files that grow while a run goes on."""
+"""Files that are whole or absent, checkpoints, and files that grow while a run goes on."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from utils.runs.errors import UserError
 import numpy as np
 import torch
 import yaml
+from torch import Tensor
 
 # Raised on reading a file that is missing, truncated, or of another format.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
@@ -94,6 +95,39 @@ def jsonable(value):
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# ---- checkpoints: named arrays and counters in one .npz file, from which a run continues
+
+
+def save_checkpoint(path: Path, counters: dict, arrays: dict) -> None:
+    """Save arrays by name, and `counters`: anything that JSON can hold."""
+    header = np.frombuffer(json.dumps(counters).encode(), dtype=np.uint8)
+    save_arrays(path, header=header, **arrays)
+
+
+def load_checkpoint(
+    path: Path, shapes: dict[str, tuple], device: torch.device
+) -> tuple[dict, dict[str, Tensor]] | None:
+    """Return (counters, arrays), or None without a file; refuse arrays of other shapes."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path) as archive:
+            arrays = {name: torch.from_numpy(archive[name]).to(device) for name in archive.files}
+        counters = json.loads(bytes(arrays.pop("header").tolist()))
+    except UNREADABLE as error:
+        raise UserError(
+            f"The checkpoint {path} is damaged ({error}): start again with --overwrite."
+        ) from None
+    for name, expected in shapes.items():
+        shape = tuple(arrays[name].shape) if name in arrays else None
+        if shape != tuple(expected):
+            raise UserError(
+                f"{path} is a checkpoint of another network: {name} has the shape {shape}, "
+                f"this config needs {tuple(expected)}. Give another --run_name, or --overwrite."
+            )
+    return counters, arrays
 
 
 # ---- growing

@@ -28,20 +28,21 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from utils.runs import checkpoint, compute, wandb_log
+from utils.runs import compute, recorder
 from utils.runs.config import changes, grown_fields
 from utils.runs.errors import UserError
 from utils.runs.files import (
     as_numpy,
+    load_checkpoint,
     read_mapping,
     save_arrays,
+    save_checkpoint,
     save_json,
     save_yaml,
     write_atomically,
 )
 from utils.runs.lookup import check_inputs, run_directory
 from utils.runs.progress import peak_memory
-from utils.runs.recorder import Recorder
 from utils.runs.script import Stopped
 
 import numpy as np
@@ -62,7 +63,7 @@ def open_run(
     about its data: num_train.
     """
     inputs = inputs or {}
-    wandb_mode = wandb_log.choose_mode(config)
+    wandb_mode = recorder.choose_mode(config)
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
     _check_is_a_run(directory)
@@ -173,7 +174,7 @@ class Run:
             "kind": self.kind,
             "network": {},
             "data": {"name": self.config.dataset, **self._num_train(), **data},
-            "wandb_id": wandb_log.new_id(),
+            "wandb_id": recorder.new_id(),
             "matmul": self.config.matmul,
             **self.meta,
             "inputs": inputs,
@@ -181,10 +182,10 @@ class Run:
         }
         self._warn_of_other_bits()
         self._write_meta()
-        listener = wandb_log.start(
+        listener = recorder.start(
             self.config, self.kind, self.directory, self.meta["wandb_id"], wandb_mode, begun
         )
-        self._recorder = Recorder(self.directory, listener)
+        self._recorder = recorder.Recorder(self.directory, listener)
 
     def _num_train(self) -> dict:
         settings = dataclasses.asdict(self.config)
@@ -236,7 +237,7 @@ class Run:
         A run that was asked to stop ends here.
         """
         progress = {"counters": counters, "metrics_bytes": self._recorder.sync()}
-        checkpoint.save_checkpoint(self.path("checkpoint.npz"), progress, arrays)
+        save_checkpoint(self.path("checkpoint.npz"), progress, arrays)
         if self._extended:  # a finished run becomes a begun one
             self.path("DONE").unlink(missing_ok=True)
             save_yaml(self.path("config.yaml"), dataclasses.asdict(self.config))
@@ -256,7 +257,7 @@ class Run:
         Records written after the checkpoint are dropped, since they will be written again; those
         of a finished run are kept.
         """
-        loaded = checkpoint.load_checkpoint(self.path("checkpoint.npz"), shapes, self.device)
+        loaded = load_checkpoint(self.path("checkpoint.npz"), shapes, self.device)
         if loaded is None:
             self._recorder.go_on(None if self.finished_config else 0)
             return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tests.offline_runs import read_offline_run
 from utils.networks.mlp import MLP
-from utils.runs import wandb_log
+from utils.runs import recorder
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.run import open_run
@@ -103,13 +103,13 @@ def test_metrics_are_complete_without_wandb(tmp_path):
 
 def test_logged_in_is_known_from_environment_or_netrc(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert not wandb_log.logged_in()
+    assert not recorder.logged_in()
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password 0123")
-    assert wandb_log.logged_in()
+    assert recorder.logged_in()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert not wandb_log.logged_in()
+    assert not recorder.logged_in()
     monkeypatch.setenv("WANDB_API_KEY", "0123")
-    assert wandb_log.logged_in()
+    assert recorder.logged_in()
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def _server_that_does_not_answer(monkeypatch):
     """A user who is logged in to a port on which nobody listens."""
     monkeypatch.setenv("WANDB_API_KEY", 40 * "0")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(wandb_log, "ANSWER_TIMEOUT", 3)
+    monkeypatch.setattr(recorder, "ANSWER_TIMEOUT", 3)
 
 
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, capfd):
     config = ToyConfig()
-    mode = wandb_log.choose_mode(config)
-    run = wandb_log.start(config, "toy", tmp_path, "abcdef", mode)
+    mode = recorder.choose_mode(config)
+    run = recorder.start(config, "toy", tmp_path, "abcdef", mode)
     run.log({"epoch": 1, "loss": 2.5})
     run.close()
     assert "logging offline instead" in capfd.readouterr().err
@@ -134,19 +134,19 @@ def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, ca
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_online_where_wandb_does_not_answer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--wandb offline"):
-        wandb_log.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef", "online")
+        recorder.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef", "online")
 
 
 def test_nothing_is_logged_to_wandb_without_being_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert wandb_log.choose_mode(ToyConfig()) == "disabled"
-    assert wandb_log.choose_mode(ToyConfig(wandb="offline")) == "offline"
+    assert recorder.choose_mode(ToyConfig()) == "disabled"
+    assert recorder.choose_mode(ToyConfig(wandb="offline")) == "offline"
     with pytest.raises(UserError, match="--wandb_samples needs wandb"):
-        wandb_log.choose_mode(ToyConfig(wandb_samples=True))
+        recorder.choose_mode(ToyConfig(wandb_samples=True))
     monkeypatch.setenv("WANDB_API_KEY", "0123")
-    assert wandb_log.choose_mode(ToyConfig()) == "online"
+    assert recorder.choose_mode(ToyConfig()) == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert wandb_log.choose_mode(ToyConfig()) == "offline"
+    assert recorder.choose_mode(ToyConfig()) == "offline"
     monkeypatch.setenv("WANDB_MODE", "sometimes")
     with pytest.raises(UserError, match="WANDB_MODE is 'sometimes'; it must be one of online"):
-        wandb_log.choose_mode(ToyConfig())
+        recorder.choose_mode(ToyConfig())
