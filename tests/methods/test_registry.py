@@ -4,7 +4,7 @@ from utils.data.datasets import Dataset
 from utils.methods.method import Problem, tensors_of
 from utils.methods.registry import METHODS
 from utils.networks.mlp import MLP
-from utils.runs.checkpoint import load_checkpoint, save_checkpoint
+from utils.runs.files import load_checkpoint, save_checkpoint
 from utils.runs.seeding import generator
 
 import pytest
