@@ -1,15 +1,16 @@
-"""Run the experiments of the papers in order, and write a report with the published numbers.
+"""Run the experiments of a paper in order, and write a report with the published numbers.
 
     python reproduce.py                      the quick preset: smaller, the same in kind; minutes
     python reproduce.py --preset laptop      the paper's network, data and posterior; hours
     python reproduce.py --preset paper       exactly the paper's settings: days
+    python reproduce.py --paper symmetry     Laurent, Aldea and Franchi (2024) in place of "compact"
     python reproduce.py --only figure3       one artefact, with the runs it needs
     python reproduce.py --only report        the report again, from the runs that exist
 
-Runs are kept in <out_dir>/<preset>/. Finished runs are not repeated, interrupted ones are resumed,
-and a script that fails stops only those that need its run. The report goes to
-<out_dir>/<preset>/report/ (report.html, numbers.json and figures/), or with --results_dir to
-<results_dir>/<preset>/.
+Runs are kept in <out_dir>/<preset>/, where papers share them. Finished runs are not repeated,
+interrupted ones are resumed, and a script that fails stops only those that need its run. The report
+goes to <out_dir>/<preset>/report/ (report.html, numbers.json and figures/), or with --results_dir
+to <results_dir>/<preset>/. Names of other papers and data sets are added to that directory's name.
 """
 
 import argparse
@@ -39,10 +40,9 @@ STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
 # TinyImageNet comes as a folder, whose files are not listed; others have test images only.
 TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
+DEFAULT_PAPER = PAPERS[0].name
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
 PRESETS = tuple(dict.fromkeys(preset for step in STEPS for preset in step.plans))
-ARTEFACTS = (*(name for paper in PAPERS for name in paper.artefacts), "report")
-ARTEFACTS = tuple(dict.fromkeys((*ARTEFACTS, *(step.kind for step in STEPS))))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def command(*more: str) -> str:
 
 
 def reproduce(options: argparse.Namespace) -> None:
-    papers = [(paper, find_results(paper, options)) for paper in PAPERS]
+    chosen = [paper for paper in PAPERS if paper.name in options.paper]
+    check_artefacts(chosen, options)
+    papers = [(paper, find_results(paper, options)) for paper in chosen]
     check_places(options)
     if options.only == ["report"] and not any(results.begun() for _, results in papers):
         raise UserError(
@@ -105,8 +107,13 @@ def read_options() -> argparse.Namespace:
     parser = Parser(prog="reproduce.py", description=__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
     parser.add_argument(
-        "--only", nargs="+", choices=ARTEFACTS, metavar="ARTEFACT",
-        help=f"only these, with what they need: {', '.join(ARTEFACTS)}",
+        "--paper", nargs="+", choices=[paper.name for paper in PAPERS], default=[DEFAULT_PAPER],
+        metavar="PAPER", help=f"{', '.join(p.name for p in PAPERS)} (default: {DEFAULT_PAPER})",
+    )  # fmt: skip
+    listed = "; ".join(f"{paper.name}: {', '.join(artefacts_of([paper]))}" for paper in PAPERS)
+    parser.add_argument(
+        "--only", nargs="+", metavar="ARTEFACT",
+        help=f"only these, with what they need. {listed}",
     )  # fmt: skip
     parser.add_argument(
         "--dataset", choices=TRAINABLE, default="MNIST", help="default: MNIST, as in the paper"
@@ -133,15 +140,36 @@ def read_options() -> argparse.Namespace:
 # ---- what to do
 
 
+def artefacts_of(papers: Iterable[Paper]) -> list[str]:
+    """Return what --only takes: tables, figures, the report, and the kinds of runs."""
+    names = [name for paper in papers for name in paper.artefacts]
+    kinds = [step.kind for paper in papers for step in paper.steps]
+    return list(dict.fromkeys([*names, "report", *kinds]))
+
+
+def check_artefacts(papers: list[Paper], options: argparse.Namespace) -> None:
+    known = artefacts_of(papers)
+    for name in options.only or ():
+        if name not in known:
+            raise UserError(
+                f"--paper {' '.join(options.paper)} has no artefact {name!r}: choose from "
+                f"{', '.join(known)}, or give another --paper."
+            )
+
+
 def find_results(paper: Paper, options: argparse.Namespace) -> Results:
     """Return the paper's runs, whether they exist or not."""
     names = {
-        step.kind: f"{step.kind}-{options.dataset}-{step.plans[options.preset].config}"
+        step.kind: f"{step.kind}-{dataset_of(step, options)}-{step.plans[options.preset].config}"
         for step in paper.steps
         if options.preset in step.plans
     }
     batch = Path(options.out_dir) / options.preset
     return open_results(batch, options.preset, options.dataset, names)
+
+
+def dataset_of(step: Step, options: argparse.Namespace) -> str:
+    return step.dataset or options.dataset
 
 
 def check_places(options: argparse.Namespace) -> None:
@@ -158,7 +186,9 @@ def check_places(options: argparse.Namespace) -> None:
 
 
 def report_directory(options: argparse.Namespace) -> Path:
-    suffix = "" if options.dataset == "MNIST" else f"-{options.dataset}"
+    names = [] if options.paper == [DEFAULT_PAPER] else options.paper
+    names = [*names, *([] if options.dataset == "MNIST" else [options.dataset])]
+    suffix = "".join(f"-{name}" for name in names)
     if options.results_dir:
         return Path(options.results_dir) / f"{options.preset}{suffix}"
     return Path(options.out_dir) / options.preset / f"report{suffix}"
@@ -189,18 +219,23 @@ def steps_for(paper: Paper, artefacts: Iterable[str] | None) -> list[Step]:
 
 
 def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> list[str]:
-    shared = ("dataset", "out_dir", "data_dir", "device", "wandb")
+    shared = ("out_dir", "data_dir", "device", "wandb")
     settings = {
         "config_name": step.plans[options.preset].config, "run_batch_name": options.preset,
+        "dataset": dataset_of(step, options),
         **{name: getattr(options, name) for name in shared},
         **{option: results.runs[kind].directory for option, kind in step.inputs},
     }  # fmt: skip
-    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    posteriors = [f"{kind}={results.runs[kind].directory}" for kind in step.posteriors]
+    return [*step.arguments, *words, *(["--posteriors", *posteriors] if posteriors else [])]
 
 
 def config_of(step: Step, arguments: list[str]) -> Config:
     """Return the settings that the step's script will have with these arguments."""
-    config_class = importlib.import_module(step.script).CONFIG
+    script = importlib.import_module(step.script)
+    # train.py has the settings of the method that its arguments name.
+    config_class = script.CONFIG if hasattr(script, "CONFIG") else script.config_class(arguments)
     return load_config(config_class, step.script, arguments)
 
 

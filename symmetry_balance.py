@@ -10,9 +10,9 @@ this does not apply. After every epoch the share, the mass and the minimum mass 
 SGD cell is also trained with an intervention: after every epoch all networks are scaled to their
 minimum mass. Their accuracy, calibration and loss barriers are then compared.
 
-    python symmetry_balance.py                        an MLP on MNIST, ten minutes
-    python symmetry_balance.py --network lenet        another network
-    python symmetry_balance.py --config_name quick    seconds
+    python symmetry_balance.py                         an MLP, OptuNet and LeNet on MNIST, 3 hours
+    python symmetry_balance.py --config_name laptop    the same on 10,000 images, 20 minutes
+    python symmetry_balance.py --config_name quick     MLPs, seconds
 
 A stopped run goes on with the next cell. Leaves in its run directory cells.jsonl (a record for each
 cell of the grid; see `measure_cell`), the figures balance.png and intervention.png with .pdf, and
@@ -29,18 +29,26 @@ from papers.symmetry import claims, figures
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.methods.training import TrainingSettings, TrainingState, start_training, train
+from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
-from utils.runs.config import NetworkConfig, option
+from utils.runs.config import NETWORKS, Config, NetworkConfig, option
 from utils.runs.files import write_atomically
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.mass import imbalance, mass, minimum_mass, minimum_of, scalable_groups
+from utils.symmetry.mass import (
+    imbalance,
+    mass,
+    mass_along_orbit,
+    minimum_mass,
+    minimum_of,
+    scalable_groups,
+)
 from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.paths import Line, barrier, score
 from utils.symmetry.rebasin import move
@@ -50,10 +58,17 @@ from torch import Tensor
 
 KIND = "symmetry_balance"
 HALFWAY = (0.0, 0.5, 1.0)
+STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
+DIRECTIONS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalanceConfig(NetworkConfig):
+class BalanceConfig(Config):
+    networks: list[str] = option(
+        ["mlp"], "architectures; all but an mlp take normalised images", choices=NETWORKS
+    )
+    hidden_sizes: list[int] = option([64], "units of each hidden layer of an mlp", minimum=1)
+    num_train: int | None = option(None, "use only the first so many training images", minimum=1)
     num_networks: int = option(4, "networks in each cell, trained side by side", minimum=2)
     num_epochs: int = option(20, "passes over the training images", minimum=1)
     batch_size: int = option(64, "images per step", minimum=1)
@@ -64,6 +79,7 @@ class BalanceConfig(NetworkConfig):
 
 
 class Cell(NamedTuple):
+    network: str
     optimizer: str
     learning_rate: float
     momentum: float
@@ -73,16 +89,13 @@ class Cell(NamedTuple):
 
 def main(config: BalanceConfig) -> None:
     device = choose_device(config.device)
-    data = load_dataset(config.dataset, config.data_dir, config.num_train)
-    network = network_for(config, data)
-    scalable_groups(network)  # refuse networks without scales
-    data = inputs_for(network, data).to(device)
+    images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    networks = networks_of(config, images)
     run = open_run(config, KIND, device)
     if run.finished:
         return
     run.select_matmul()
-    network.save(run.path("network.json"))
-    records = train_grid(run, network, data)
+    records = train_grid(run, networks, images)
     figures.balance.save(run)
     figures.intervention.save(run)
     run.finish({"cells": [final_numbers(record) for record in records]})
@@ -90,22 +103,40 @@ def main(config: BalanceConfig) -> None:
     print(f"Saved in {run.directory}")
 
 
+def networks_of(config: BalanceConfig, images: Dataset) -> dict[str, Network]:
+    """Return the networks by name; those without scales are refused."""
+    networks = {}
+    for name in config.networks:
+        normalise = name != MLP.name
+        described = NetworkConfig(
+            network=name, hidden_sizes=config.hidden_sizes, normalise=normalise
+        )
+        networks[name] = network_for(described, images)
+        scalable_groups(networks[name])
+    return networks
+
+
 def cells_of(config: BalanceConfig) -> Iterator[Cell]:
     """Yield the cells of the grid, SGD's as they are and projected."""
-    grid = itertools.product(config.learning_rates, config.momenta, config.weight_decays)
-    for rate, momentum, decay in grid:
-        for projected in (False, True):
-            yield Cell("SGD", rate, momentum, decay, projected)
-    for rate, decay in itertools.product(config.adam_rates, config.weight_decays):
-        yield Cell("Adam", rate, 0.0, decay, projected=False)
+    sgd = list(itertools.product(config.learning_rates, config.momenta, config.weight_decays))
+    adam = list(itertools.product(config.adam_rates, config.weight_decays))
+    for name in config.networks:
+        for rate, momentum, decay in sgd:
+            for projected in (False, True):
+                yield Cell(name, "SGD", rate, momentum, decay, projected)
+        for rate, decay in adam:
+            yield Cell(name, "Adam", rate, 0.0, decay, projected=False)
 
 
-def train_grid(run: Run, network: Network, data: Dataset) -> list[dict]:
+def train_grid(run: Run, networks: dict[str, Network], images: Dataset) -> list[dict]:
     """Return the records of all cells; those that an interrupted run has left are kept."""
     path, cells = run.path("cells.jsonl"), list(cells_of(run.config))
     records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     with run.graceful_stop(), progress_bar(len(cells), "grid", len(records), unit="cell") as bar:
         for cell in cells[len(records) :]:
+            network = networks[cell.network]
+            bar.set_postfix(network=network.name, optimizer=cell.optimizer, refresh=False)
+            data = inputs_for(network, images)
             records.append(measure_cell(network, data, cell, run.config))
             text = "".join(json.dumps(record) + "\n" for record in records)
             write_atomically(path, lambda file, text=text: file.write(text.encode()))
@@ -124,6 +155,8 @@ def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceCon
     share_left, mass, minimum, excess [epochs + 1, networks]: see `profile`
     accuracy, nll, calibration_error [networks]; barrier [pairs]: at the middle of the line between
         networks 0 and 1, 2 and 3, …, after matching by weight
+    second_difference [networks]: the smallest of log m along random lines in log λ; positive if the
+        mass is strictly convex
     """
     settings = TrainingSettings(
         cell.optimizer, cell.learning_rate, config.batch_size, cell.momentum,
@@ -151,6 +184,7 @@ def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceCon
         "decay_time": [rate * steps * epoch for epoch in range(config.num_epochs + 1)],
         **{name: [each[name] for each in profiles] for name in profiles[0]},
         **final_scores(network, data, state.weights),
+        "second_difference": second_differences(network, state.weights, config.seed).tolist(),
     }
 
 
@@ -164,6 +198,12 @@ def profile(network: Network, weights: Tensor, start: Tensor) -> dict[str, list[
     total, lowest = mass(network, weights), minimum_of(network, weights)
     values = {"share_left": share, "mass": total, "minimum": lowest, "excess": total / lowest - 1}
     return {name: value.tolist() for name, value in values.items()}
+
+
+def second_differences(network: Network, weights: Tensor, seed: int) -> Tensor:
+    """Return the smallest second difference [K] of log m on random lines through the networks."""
+    curves = mass_along_orbit(network, weights, STEPS, DIRECTIONS, generator(seed, "directions"))
+    return curves.log().diff(n=2).amin((0, -1))
 
 
 def project(network: Network, state: TrainingState) -> TrainingState:
@@ -201,6 +241,7 @@ def final_numbers(record: dict) -> dict:
         numbers[name] = mean(record[name][-1])
     for name in ("accuracy", "nll", "calibration_error", "barrier"):
         numbers[name] = mean(record[name])
+    numbers["second_difference"] = min(record["second_difference"])
     return numbers
 
 

@@ -15,11 +15,10 @@ summary.json.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from papers.symmetry import claims
 from utils.data.datasets import Dataset, load_dataset
-from utils.evaluation.candidates import named_paths
+from utils.evaluation.candidates import named_or_newest
 from utils.evaluation.metrics import accuracy, agreement, total_variation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
@@ -31,7 +30,7 @@ from utils.report.paper import print_verdicts
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
-from utils.runs.lookup import PastRun, find_run, identify
+from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import progress_bar
 from utils.runs.run import open_run
 from utils.runs.script import run_script
@@ -63,7 +62,7 @@ class CompactConfig(Config):
 
 def main(config: CompactConfig) -> None:
     device = choose_device(config.device)
-    paths = find_posteriors(config)
+    paths = named_or_newest(config, config.posteriors, SCRIPTS)
     posteriors = {name: open_members(path) for name, path in paths.items()}
     for members in posteriors.values():
         scalable_groups(members.network)  # refuse networks without scales
@@ -84,15 +83,6 @@ def main(config: CompactConfig) -> None:
     print_results(results)
     print_verdicts(run, claims.scales_matter)
     print(f"Saved in {run.directory}")
-
-
-def find_posteriors(config: CompactConfig) -> dict[str, Path]:
-    if config.posteriors:
-        return named_paths(config, config.posteriors)
-    return {
-        kind: find_run(config, kind, script, "--posteriors NAME=PATH")
-        for kind, script in SCRIPTS.items()
-    }
 
 
 # ---- Gaussians

@@ -17,17 +17,16 @@ largest_weights.png and .pdf, and summary.json.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from papers.symmetry import claims, figures
-from utils.evaluation.candidates import named_paths
+from utils.evaluation.candidates import named_or_newest
 from utils.posteriors.members import Members, open_members
 from utils.report.paper import print_verdicts
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
-from utils.runs.lookup import find_run, identify
+from utils.runs.lookup import identify
 from utils.runs.progress import progress_bar
 from utils.runs.run import open_run
 from utils.runs.script import run_script
@@ -59,7 +58,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = find_posteriors(config)
+    paths = named_or_newest(config, config.posteriors, SCRIPTS)
     inputs = {name: identify(path) for name, path in paths.items()}
     posteriors = {name: open_members(path) for name, path in paths.items()}
     check_units(posteriors)
@@ -75,15 +74,6 @@ def main(config: MarginalsConfig) -> None:
     print_results(results)
     print_verdicts(run, claims.units_are_exchangeable)
     print(f"Saved in {run.directory}")
-
-
-def find_posteriors(config: MarginalsConfig) -> dict[str, Path]:
-    if config.posteriors:
-        return named_paths(config, config.posteriors)
-    return {
-        kind: find_run(config, kind, script, "--posteriors NAME=PATH")
-        for kind, script in SCRIPTS.items()
-    }
 
 
 def check_units(posteriors: dict[str, Members]) -> None:

@@ -4,42 +4,47 @@ Figure 2 of Laurent et al. (2024): the L2 mass of independent networks against t
 that scaling their hidden units can reach, and the histogram of the excess. Biases are scaled, but
 do not count. The mass along random directions of the orbit shows that it has one minimum.
 
-    python symmetry_mass.py                        the batch's newest run of train.py --method sgd
-    python symmetry_mass.py --posterior PATH       any set of networks, such as runs/quick/ensemble…
+    python symmetry_mass.py                     the batch's newest run of train.py --method sgd
+    python symmetry_mass.py --posterior PATH    any set of networks, such as runs/quick/ensemble…
+    python symmetry_mass.py --posterior RUN/mode-*    what a run that is under way has finished
 
 1,000 OptuNets take seconds. Leaves in its run directory mass.npz, the figure
 representation_cost.png and .pdf, and summary.json.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from papers.symmetry import claims, figures
+from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.members import open_members
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
-from utils.runs.lookup import existing, find_run, identify
+from utils.runs.errors import UserError
+from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.run import open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.mass import Mass, mass, minimum_mass, scalable_groups
+from utils.symmetry.mass import mass, mass_along_orbit, minimum_mass, scalable_groups
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import random_transformation
 
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
+from scipy.stats import gaussian_kde
 from torch import Tensor
 
 KIND = "symmetry_mass"
-STEPS = np.linspace(-2, 2, 21)  # along directions in log λ, one unit vector for each
+STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
 
 
 @dataclass(frozen=True, kw_only=True)
 class MassConfig(Config):
-    posterior: str | None = option(
-        None, "set of networks; by default the newest run of train.py --method sgd",
+    posterior: list[str] = option(
+        [], "set of networks, or several sets; by default the newest run of train.py --method sgd",
         metavar="DIR", changeable=True,
     )  # fmt: skip
     num_directions: int = option(20, "random directions of the orbit", minimum=1)
@@ -47,16 +52,18 @@ class MassConfig(Config):
 
 
 def main(config: MassConfig) -> None:
-    path = find_posterior(config)
-    inputs = {"networks": identify(path)}
-    members = open_members(path)
-    scalable_groups(members.network)  # refuse a network without scales before a run is opened
+    paths = find_posteriors(config)
+    inputs = {PastRun(path).kind or path.name: identify(path) for path in paths}
+    network, weights = open_networks(paths)
+    scalable_groups(network)  # refuse a network without scales before a run is opened
     run = open_run(config, KIND, choose_device(config.device), inputs)
     if run.finished:
         return
-    network, weights = members.network, members.weights.flatten(0, 1).double()
     masses = torch.stack([mass(network, weights), lightest_masses(network, weights)])
-    curves = masses_along(network, weights[: config.num_curves], config)
+    curves = mass_along_orbit(
+        network, weights[: config.num_curves], STEPS, config.num_directions,
+        generator(config.seed, "directions"),
+    )  # fmt: skip
     network.save(run.path("network.json"))
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
     figures.representation_cost.save(run)
@@ -65,36 +72,28 @@ def main(config: MassConfig) -> None:
     print(f"Saved in {run.directory}")
 
 
-def find_posterior(config: MassConfig):
+def find_posteriors(config: MassConfig) -> list[Path]:
     if config.posterior:
-        return existing(config, config.posterior)
-    return find_run(config, "sgd", "train.py --method sgd", "--posterior")
+        return [existing(config, path) for path in config.posterior]
+    return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
+
+
+def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:
+    """Return the weights [K, d] of all sets in float64, and their network."""
+    sets = [open_members(path) for path in paths]
+    network = sets[0].network
+    for path, members in zip(paths, sets, strict=True):
+        if members.network != network:
+            raise UserError(
+                f"{path} is of the network {members.network}, but {paths[0]} of {network}: give "
+                "sets of one network."
+            )
+    return network, torch.cat([members.weights.flatten(0, 1) for members in sets]).double()
 
 
 def lightest_masses(network: Network, weights: Tensor) -> Tensor:
     """Return the minimum mass [K], with a check that the networks compute what they did."""
     return mass(network, move(weights, minimum_mass(network, weights)))
-
-
-def masses_along(network: Network, weights: Tensor, config: MassConfig) -> Tensor:
-    """Return m [direction, network, step] on random lines through the networks as trained."""
-    objective, random = Mass(network, weights), generator(config.seed, "directions")
-    curves = []
-    for _ in range(config.num_directions):
-        direction = {
-            name: torch.randn(zeros.shape, generator=random, dtype=torch.float64)
-            for name, zeros in objective.no_scaling.items()
-        }
-        squares = sum(each.flatten(1).square().sum(1) for each in direction.values())
-        curve = []
-        for step in STEPS:
-            scales = {
-                name: float(step) * each / squares.sqrt().view(-1, *[1] * (each.dim() - 1))
-                for name, each in direction.items()
-            }
-            curve.append(objective(scales))
-        curves.append(torch.stack(curve, -1))
-    return torch.stack(curves)
 
 
 def summary_of(
@@ -109,6 +108,7 @@ def summary_of(
         "mass_range": [float(masses[0].min()), float(masses[0].max())],
         "minimum_range": [float(masses[1].min()), float(masses[1].max())],
         "excess_quantiles": np.quantile(excess, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1]).tolist(),
+        "excess_modes": two_modes(excess),
         "clusters": two_clusters(masses.T) if len(excess) >= 20 else [],
         # log m is a function of u = log λ: strictly convex if these are positive
         "smallest_second_difference": float(np.diff(np.log(curves), n=2).min()),
@@ -117,16 +117,33 @@ def summary_of(
 
 
 def two_clusters(points: np.ndarray) -> list[dict]:
-    """Return medians of two clusters of (mass, minimum), found by k-means, the lighter first."""
+    """Describe two clusters of (mass, minimum), found by k-means, the lighter first.
+
+    Mass, minimum and excess are medians over their networks, with standard errors.
+    """
     _, label = kmeans2(points / points.std(0), 2, minit="++", seed=0)
     clusters = []
     for members in (points[label == k] for k in (0, 1) if (label == k).any()):
-        total, lowest = np.median(members, axis=0).tolist()
-        excess = total / lowest - 1
-        clusters.append(
-            {"mass": total, "minimum": lowest, "excess": excess, "networks": len(members)}
-        )
+        total, lowest = members.T
+        values = {"mass": total, "minimum": lowest, "excess": total / lowest - 1}
+        medians = {name: float(np.median(each)) for name, each in values.items()}
+        errors = {f"{name}_error": median_error(each) for name, each in values.items()}
+        clusters.append({**medians, **errors, "networks": len(members)})
     return sorted(clusters, key=lambda cluster: cluster["mass"])
+
+
+def two_modes(excess: np.ndarray) -> list[float]:
+    """Return the two highest maxima of the excess's density, by a Gaussian kernel, in order.
+
+    The kernel's width is Scott's rule for half of the spread, as there may be two modes.
+    """
+    if len(excess) < 20:
+        return []
+    grid = np.linspace(excess.min(), excess.max(), 1001)[1:-1]
+    density = gaussian_kde(excess, 0.5 * len(excess) ** -0.2)(grid)
+    tops = [k for k in range(1, len(grid) - 1) if density[k - 1] < density[k] >= density[k + 1]]
+    highest = sorted(tops, key=lambda k: -density[k])[:2]
+    return sorted(float(grid[k]) for k in highest)
 
 
 CONFIG = MassConfig

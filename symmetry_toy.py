@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from papers.symmetry import claims, figures
+from papers.symmetry.values import median_error
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.posteriors.samples import Points
@@ -74,7 +75,7 @@ def main(config: ToyConfig) -> None:
     summary = {
         "failed": int((accuracy(network, trained, points, classes) < LEARNT).sum()),
         "entropies": {name: entropy(last_layer(network, each)) for name, each in views.items()},
-        "shape": shape_of(*(last_layer(network, views[name]) for name in PANELS[:2])),
+        **summary_of(shapes_in(*(last_layer(network, views[name]) for name in PANELS[:2]))),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
     figures.toy.save(run)
@@ -146,20 +147,27 @@ def entropy(values: np.ndarray) -> float:
     return float(-(shares * np.log2(shares)).sum())
 
 
-def shape_of(trained: np.ndarray, scaled: np.ndarray) -> dict[str, float]:
-    """Describe the two left panels: medians over networks with weights of the same sign, or not.
+def shapes_in(trained: np.ndarray, scaled: np.ndarray) -> dict[str, np.ndarray]:
+    """Measure the two left panels, on networks with weights of the same sign or of different ones.
 
     With the same sign they lie on a circle of this radius, and on the sides |w₁| + |w₂| = side of
     a square. With different signs they lie in lobes around (±a, ∓a).
     """
     same = trained[:, 0] * trained[:, 1] > 0
-    medians = {
+    return {
         "radius": np.hypot(*trained[same, :2].T),
-        "lobe": np.abs(trained[~same, :2]),
+        "lobe": np.abs(trained[~same, :2]).mean(1),
         "side": np.abs(scaled[same, :2]).sum(1),
-        "scaled_lobe": np.abs(scaled[~same, :2]),
+        "scaled_lobe": np.abs(scaled[~same, :2]).mean(1),
     }
-    return {name: float(np.median(values)) for name, values in medians.items()}
+
+
+def summary_of(shapes: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return medians over networks, and their standard errors."""
+    return {
+        "shape": {name: float(np.median(values)) for name, values in shapes.items()},
+        "shape_errors": {name: median_error(values) for name, values in shapes.items()},
+    }
 
 
 def compare_copies(orders: Tensor, weights: Tensor) -> dict:

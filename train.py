@@ -14,7 +14,6 @@ import sys
 from dataclasses import make_dataclass
 
 from utils.methods.driver import run_method
-from utils.methods.method import Method
 from utils.methods.registry import METHODS
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -27,7 +26,8 @@ def main() -> None:
         return
     with ends_in_a_sentence("train", "python train.py --method NAME"):
         method = METHODS[chosen_method(sys.argv[1:])]
-    run_script(lambda config: run_method(method, config), config_class(method), __file__, __doc__)
+    settings = config_class(sys.argv[1:])
+    run_script(lambda config: run_method(method, config), settings, __file__, __doc__)
 
 
 def chosen_method(arguments: list[str]) -> str:
@@ -43,8 +43,9 @@ def chosen_method(arguments: list[str]) -> str:
     raise UserError(f"Give a method: --method {names.replace(', ', '|')}.")
 
 
-def config_class(method: Method) -> type:
-    """Return the method's settings with the name of the method and its own default config."""
+def config_class(arguments: list[str]) -> type:
+    """Return the settings of the method that a command line names, with its own default config."""
+    method = METHODS[chosen_method(arguments)]
     fields = [
         ("method", str, option(method.name, "method of approximating the posterior")),
         ("config_name", str, option(method.name, "named settings: configs/train/NAME.yaml")),

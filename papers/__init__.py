@@ -1,11 +1,13 @@
 """The papers that this repository reproduces, one folder each.
 
 A folder defines a `Paper` (utils/report/paper.py); reproduce.py and the report take what is listed
-here.
+here. The first is reproduce.py's default.
 
-    compact    Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
+    compact     Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
+    symmetry    Laurent, Aldea and Franchi (2024): posteriors and their symmetries
 """
 
 from papers.compact.paper import PAPER as COMPACT
+from papers.symmetry.paper import PAPER as SYMMETRY
 
-PAPERS = (COMPACT,)
+PAPERS = (COMPACT, SYMMETRY)

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import reproduce
-from papers import COMPACT
+from papers import COMPACT, SYMMETRY
 from tests.conftest import REPOSITORY
 from utils.runs import config as config_module
+from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import identify, run_directory
 
@@ -43,7 +44,7 @@ class Calls:
         meta = {
             "wandb_id": before.get("wandb_id", os.urandom(6).hex()),
             "seconds": before.get("seconds", 0) + seconds,
-            "inputs": {kind: identify(Path(getattr(config, name))) for name, kind in step.inputs},
+            "inputs": {kind: identify(path) for kind, path in inputs_of(step, config).items()},
             "peak_memory": 1e9, "matmul": "default", "sessions": [session],
         }  # fmt: skip
         (directory / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
@@ -55,6 +56,8 @@ class Calls:
     def process(self, command):
         script = command[1].rsplit("/", 1)[-1].removesuffix(".py")
         step = next(step for step in reproduce.STEPS if step.script == script)
+        if script == "train":
+            assert {"--method", "sgd"} < set(command)
         self.made.append([script, *command[2:]])
         code = 2 if script in self.failing else 0
         self.leave(step, command[2:], finished=code == 0)
@@ -118,6 +121,16 @@ def refused(call, capsys):
     return run
 
 
+def inputs_of(step, config) -> dict[str, Path]:
+    """Return the runs that a script is given, by kind; symmetry_mass.py takes several."""
+    given = {kind: getattr(config, name) for name, kind in step.inputs}
+    paths = {
+        kind: Path(path[0] if isinstance(path, list) else path) for kind, path in given.items()
+    }
+    named = (text.split("=") for text in (config.posteriors if step.posteriors else ()))
+    return paths | {kind: Path(path) for kind, path in named}
+
+
 def scripts(calls) -> list[str]:
     return [made[0] for made in calls.made]
 
@@ -128,10 +141,10 @@ def step_of(kind: str):
 
 def test_every_script_is_called_and_the_report_written(calls, call, tmp_path, capsys):
     call()
-    assert scripts(calls) == [step.script for step in reproduce.STEPS]
+    assert scripts(calls) == [step.script for step in COMPACT.steps]
     assert all({"--resume", "--run_batch_name"} < set(made) for made in calls.made)
     printed = capsys.readouterr().out
-    count = len(reproduce.STEPS)
+    count = len(COMPACT.steps)
     assert f"[{count} of {count}] MNIST_eval_pruning" in printed
     assert printed.endswith(f"The report: {tmp_path / 'runs/quick/report/report.html'}\n")
     assert (tmp_path / "runs/quick/report/report.html").exists()
@@ -148,12 +161,12 @@ def test_what_is_finished_is_not_run_again(calls, call, capsys):
     calls.made.clear()
     call()
     assert calls.made == []
-    assert capsys.readouterr().out.count("finished before") == len(reproduce.STEPS)
+    assert capsys.readouterr().out.count("finished before") == len(COMPACT.steps)
 
 
 def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, capsys):
     """The ensemble took five times as long as planned, so everything will; HMC is half done."""
-    planned = {step.kind: step.plans["quick"].seconds for step in reproduce.STEPS}
+    planned = {step.kind: step.plans["quick"].seconds for step in COMPACT.steps}
     given = options()
     results = reproduce.find_results(COMPACT, given)
     for kind, share, finished in (("ensemble", 5, True), ("HMC", 2.5, False)):
@@ -240,10 +253,41 @@ def test_papers_share_runs(calls, call, monkeypatch, tmp_path, capsys):
         artefacts={"figure9": ("VI",)}, claims=(), sections=(), cautions=(),
     )  # fmt: skip
     monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, second))
-    call("--only", "VI", "ensemble")
+    call("--paper", "compact", "second", "--only", "VI", "ensemble")
     assert scripts(calls) == ["MNIST_Ensemble", "MNIST_VI"]
     assert "[2 of 2] MNIST_VI" in capsys.readouterr().out
-    assert "<h1>Second: " in (tmp_path / "runs/quick/report/report.html").read_text()
+    report = tmp_path / "runs/quick/report-compact-second/report.html"
+    assert "<h1>Second: " in report.read_text()
+
+
+def test_another_paper_has_its_own_steps_and_report(calls, call, tmp_path, capsys):
+    call("--only", "table1")
+    made_before = len(calls.made)
+    capsys.readouterr()
+    call("--paper", "symmetry", "--dataset", "FashionMNIST")
+    assert scripts(calls)[made_before:] == [step.script for step in SYMMETRY.steps]
+    arguments = {script: " ".join(words) for script, *words in calls.made[made_before:]}
+    assert "--dataset gaussians " in arguments["symmetry_toy"]
+    assert "--dataset FashionMNIST " in arguments["symmetry_mass"]
+    batch = tmp_path / "runs" / "quick"
+    networks, chain = batch / "sgd-FashionMNIST-networks_quick", batch / "HMC-FashionMNIST-quick"
+    assert arguments["symmetry_marginals"].endswith(f"--posteriors sgd={networks} HMC={chain}")
+    assert (batch / "report-symmetry-FashionMNIST" / "report.html").exists()
+    call("--paper", "symmetry", "--results_dir", str(tmp_path / "results"))
+    assert (tmp_path / "results" / "quick-symmetry" / "report.html").exists()
+    assert scripts(calls).count("symmetry_toy") == 1  # it has data of its own
+    assert scripts(calls).count("MNIST_Ensemble") == 2  # MNIST's is that of the first paper
+    capsys.readouterr()
+    call("--paper", "symmetry")
+    assert capsys.readouterr().out.count("finished before") == len(SYMMETRY.steps)
+
+
+def test_unknown_papers_and_artefacts_are_refused(calls, refused, options):
+    with pytest.raises(UserError, match="choose from 'compact', 'symmetry'"):
+        options("--paper", "third")
+    assert "has no artefact 'section5.2': choose from table1, " in refused("--only", "section5.2")
+    assert "--paper symmetry has no artefact" in refused("--paper", "symmetry", "--only", "table1")
+    assert calls.made == []
 
 
 def test_a_report_of_nothing_is_refused(calls, refused, tmp_path):

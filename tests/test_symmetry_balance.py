@@ -4,7 +4,15 @@ import json
 import math
 
 import symmetry_balance
-from symmetry_balance import BalanceConfig, Cell, main, measure_cell, profile, project
+from symmetry_balance import (
+    BalanceConfig,
+    Cell,
+    main,
+    measure_cell,
+    profile,
+    project,
+    second_differences,
+)
 from utils.data.datasets import load_dataset
 from utils.methods.training import TrainingSettings, start_training
 from utils.networks.mlp import MLP
@@ -12,10 +20,14 @@ from utils.runs.script import Stopped
 from utils.symmetry.mass import imbalance, mass, minimum_of
 from utils.symmetry.transformation import check_same_function
 
+import numpy as np
 import pytest
 import torch
 
-TOY = ("--config_name", "quick", "--num_train", "300", "--num_networks", "2", "--num_epochs", "2")
+TOY = (
+    "--config_name", "quick", "--num_train", "100", "--num_networks", "2", "--num_epochs", "2",
+    "--networks", "mlp", "optunet",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +41,18 @@ def test_the_script_measures_every_cell(script, tmp_path):
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_balance-MNIST-quick"
     records = [json.loads(line) for line in (directory / "cells.jsonl").read_text().splitlines()]
-    assert len(records) == 2 * 3 * 2 + 3
+    assert len(records) == 2 * (2 * 3 * 2 + 3)
+    assert [record["network"] for record in records] == ["mlp"] * 15 + ["optunet"] * 15
     for record in records:
         assert [len(record[name]) for name in ("decay_time", "share_left", "excess")] == [3] * 3
         assert len(record["barrier"]) == 1
+        assert min(record["second_difference"]) > 0
         assert record["share_left"][0] == pytest.approx([1, 1])
         if record["projected"]:
             assert max(map(abs, record["share_left"][-1])) < 1e-3
     for name in ("balance.png", "intervention.png"):
         assert (directory / name).stat().st_size > 5000
-    assert len(json.loads((directory / "summary.json").read_text())["cells"]) == 15
+    assert len(json.loads((directory / "summary.json").read_text())["cells"]) == 30
 
 
 def test_the_imbalance_left_is_the_law_s_with_full_batches(data):
@@ -46,7 +60,7 @@ def test_the_imbalance_left_is_the_law_s_with_full_batches(data):
     config = BalanceConfig(hidden_sizes=[6], batch_size=200, num_networks=2, num_epochs=150)
     network = MLP((784, 6, 10))
     for momentum in (0.0, 0.5):
-        cell = Cell("SGD", 0.01, momentum, weight_decay=0.2, projected=False)
+        cell = Cell("mlp", "SGD", 0.01, momentum, weight_decay=0.2, projected=False)
         record = measure_cell(network, data, cell, config)
         expected = math.exp(-2 * record["decay_time"][-1])
         assert expected < 0.65
@@ -81,6 +95,22 @@ def test_profiles_are_those_of_each_network():
     assert numbers["excess"] == pytest.approx((total / lightest - 1).tolist())
 
 
+def test_one_unit_has_the_second_differences_of_its_formula():
+    """m(u) = a exp(2u) + b exp(−2u), along the only direction there is."""
+    network = MLP((3, 1, 2))
+    weights = torch.stack([
+        network.initial_weights(torch.Generator().manual_seed(k)) for k in range(3)
+    ])  # fmt: skip
+    (w1, _), (w2, _) = network.layers(weights.double())
+    a, b = (each.square().sum((1, 2)).numpy()[:, None] for each in (w1, w2))
+    steps = np.linspace(-2, 2, 21)
+    expected = np.diff(np.log(a * np.exp(2 * steps) + b * np.exp(-2 * steps)), n=2).min(1)
+    # some of the five directions point the other way
+    backward = np.diff(np.log(a * np.exp(-2 * steps) + b * np.exp(2 * steps)), n=2).min(1)
+    smallest = second_differences(network, weights, seed=0)
+    np.testing.assert_allclose(smallest, np.minimum(expected, backward), rtol=1e-9)
+
+
 def test_a_stopped_run_goes_on_with_the_next_cell(tmp_path, data_dir, monkeypatch):
     def config(**settings) -> BalanceConfig:
         return BalanceConfig(
@@ -111,7 +141,7 @@ def test_a_stopped_run_goes_on_with_the_next_cell(tmp_path, data_dir, monkeypatc
 
 
 def test_networks_without_scales_are_refused_before_a_run_is_opened(script, tmp_path):
-    done = script("symmetry_balance", *TOY, "--activation", "tanh")
+    done = script("symmetry_balance", *TOY, "--networks", "mlp", "resnet8_frn")
     assert done.returncode == 2
-    assert "flipped, not scaled" in done.stderr
+    assert "permuted" in done.stderr
     assert not (tmp_path / "default").exists()

@@ -2,10 +2,10 @@
 
 import json
 
-from symmetry_mass import two_clusters
+from symmetry_mass import two_clusters, two_modes
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
-from utils.symmetry.mass import minimum_mass
+from utils.symmetry.mass import mass, minimum_mass
 
 import numpy as np
 import pytest
@@ -53,6 +53,32 @@ def test_two_planted_clusters_are_found():
     assert (first["networks"], second["networks"]) == (30, 10)
     assert first["minimum"] == pytest.approx(113, abs=1)
     assert second["excess"] == pytest.approx(200 / 175 - 1, abs=0.02)
+
+
+def test_the_modes_of_two_bumps():
+    random = np.random.default_rng(0)
+    bumps = np.concatenate([random.normal(0.3, 0.03, 700), random.normal(0.1, 0.03, 300)])
+    assert two_modes(bumps) == pytest.approx([0.1, 0.3], abs=0.01)
+    assert two_modes(bumps[:10]) == []
+
+
+def test_finished_groups_of_a_run_are_one_set(script, tmp_path):
+    weights = save_networks(tmp_path / "mode-000", NETWORK)
+    save_networks(tmp_path / "mode-001", NETWORK, count=5)
+    groups = sorted(tmp_path.glob("mode-*"))
+    done = script("symmetry_mass", "--config_name", "quick", "--posterior", *groups)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "default" / "symmetry_mass-MNIST-quick" / "mass.npz") as results:
+        expected = mass(NETWORK, torch.cat([weights, weights[:5]]))
+        np.testing.assert_allclose(results["mass"], expected, rtol=1e-12)
+
+
+def test_sets_of_different_networks_are_refused(script, tmp_path):
+    save_networks(tmp_path / "first", NETWORK)
+    save_networks(tmp_path / "second", MLP((4, 6, 2)))
+    done = script("symmetry_mass", "--posterior", tmp_path / "first", tmp_path / "second")
+    assert done.returncode == 2
+    assert "give sets of one network" in done.stderr
 
 
 @pytest.mark.parametrize(

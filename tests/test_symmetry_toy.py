@@ -3,7 +3,15 @@
 import json
 import math
 
-from symmetry_toy import CONFIG, compare_copies, entropy, loss_gradient, shape_of, two_clouds
+from symmetry_toy import (
+    CONFIG,
+    compare_copies,
+    entropy,
+    loss_gradient,
+    shapes_in,
+    summary_of,
+    two_clouds,
+)
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import open_samples
 
@@ -105,9 +113,11 @@ def test_the_shape_of_a_circle_with_lobes():
     circle = 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     lobes = np.tile([[-2.0, 2.0]], (500, 1))
     sides = np.stack([np.linspace(0.1, 2.6, 500), np.linspace(2.6, 0.1, 500)], axis=1)
-    shape = shape_of(np.vstack([circle, lobes]), np.vstack([sides, 0.7 * lobes]))
+    shapes = shapes_in(np.vstack([circle, lobes]), np.vstack([sides, 0.7 * lobes]))
     expected = {"radius": 3, "lobe": 2, "side": 2.7, "scaled_lobe": 1.4}
-    assert shape == pytest.approx(expected)
+    summary = summary_of(shapes)
+    assert summary["shape"] == pytest.approx(expected)
+    assert summary["shape_errors"] == pytest.approx(dict.fromkeys(expected, 0), abs=1e-12)
 
 
 def test_its_data_are_no_images():

@@ -1,9 +1,14 @@
 """Laurent, Aldea and Franchi (2024): what symmetries do to posteriors and their approximations.
 
-Modules, each importing only from those before it:
+values.yaml has the numbers that the paper prints. Modules, each importing only from those before
+it:
 
-    figures    the figures on symmetry, with captions
-    claims     what the paper says about symmetry, judged by our results
+    values             these numbers, and the standard error of a median
+    plan               scripts in order, with configs and times in each preset
+    tables             the paper's numbers next to ours
+    figures            the figures on symmetry, with captions
+    claims             what the paper says about symmetry, judged by our results
     quality_figures    the figures on quality and diversity
     quality_claims     what the paper says about quality and diversity, judged
+    paper              all of it as one `Paper`, with the sections of the report
 """

@@ -3,17 +3,12 @@
 import json
 from pathlib import Path
 
+from papers.symmetry.values import published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
 
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
-
-
-def published(name: str) -> dict:
-    """Return numbers that the paper prints, or that were read off its figures."""
-    return yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())[name]
 
 
 @figure(
@@ -75,18 +70,29 @@ def representation_cost(source: Path) -> Figure:
     "weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of the initial "
     "difference between incoming and outgoing mass of hidden units, relative to the same training "
     "without weight decay, and exp(−2x). Middle: the excess over the minimum mass. Right: mass "
-    "(solid) and minimum mass (dashed) during training.",
+    "(solid) and minimum mass (dashed) during training. A row for each network.",
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
     cells = [cell for cell in _records(source) if not cell["projected"]]
+    names = list(dict.fromkeys(cell["network"] for cell in cells))
+    drawn, rows = panels(len(names), 3, height=2.6)
+    for name, axes in zip(names, rows, strict=True):
+        _draw_balance(axes, [cell for cell in cells if cell["network"] == name])
+        axes[0].set(ylabel=f"{name}: share of imbalance left")
+    for name, color in {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}.items():
+        rows[0][2].plot([], [], color=color, label=name)
+    rows[0][0].legend()
+    rows[0][2].legend()
+    return drawn
+
+
+def _draw_balance(axes, cells: list[dict]) -> None:
     without = {_training(cell): cell for cell in cells if not cell["weight_decay"]}
-    drawn, (axes,) = panels(1, 3)
     look = {"markersize": 3, "linewidth": 0.7, "marker": "."}
     for cell in cells:
         color, times = _color(cell), cell["decay_time"]
-        if cell["optimizer"] == "SGD":
-            axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
+        axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
         if cell["optimizer"] == "SGD" and _training(cell) in without:
             shares = (np.mean(each["share_left"], -1) for each in (cell, without[_training(cell)]))
             axes[0].plot(times, np.divide(*shares), color=color, **look)
@@ -94,14 +100,9 @@ def balance(source: Path) -> Figure:
         axes[2].plot(np.mean(cell["minimum"], -1), color=color, linewidth=0.9, linestyle="--")
     grid = np.linspace(0, max(cell["decay_time"][-1] for cell in cells), 100)
     axes[0].plot(grid, np.exp(-2 * grid), color="black", linewidth=1, label="exp(−2x)")
-    for name, color in {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}.items():
-        axes[2].plot([], [], color=color, label=name)
-    axes[0].legend()
-    axes[2].legend()
-    axes[0].set(xlabel="x", ylabel="share of the imbalance left")
+    axes[0].set(xlabel="x")
     axes[1].set(xlabel="x", ylabel="excess mass [%]")
     axes[2].set(xlabel="epoch", ylabel="mass", yscale="log")
-    return drawn
 
 
 @figure(
@@ -110,11 +111,13 @@ def balance(source: Path) -> Figure:
     title="Scaling networks to their minimum mass while they are trained",
     caption="Every cell of SGD's grid trained as usual (horizontally) and scaled to its minimum "
     "mass after each epoch (vertically), from the same start and in the same order of images: one "
-    "point for each network, or pair of networks. Below the line the intervention makes it lower.",
+    "point for each network, or pair of networks. Below the line the intervention makes it lower. "
+    "ECE is the expected calibration error.",
 )
 def intervention(source: Path) -> Figure:
     """Draw scores with the intervention against scores without it."""
     cells = [cell for cell in _records(source) if cell["optimizer"] == "SGD"]
+    markers = dict(zip(dict.fromkeys(cell["network"] for cell in cells), "os^vDP", strict=False))
     drawn, (axes,) = panels(1, 4, width=2.6, height=2.6)
     names = {
         "accuracy": "test accuracy", "nll": "test NLL [nats]", "calibration_error": "ECE",
@@ -122,11 +125,15 @@ def intervention(source: Path) -> Figure:
     }  # fmt: skip
     for axis, (name, label) in zip(axes, names.items(), strict=True):
         for plain, projected in zip(cells[::2], cells[1::2], strict=True):
-            axis.scatter(plain[name], projected[name], s=8, color=_color(plain), linewidths=0)
+            look = {"color": _color(plain), "marker": markers[plain["network"]]}
+            axis.scatter(plain[name], projected[name], s=10, linewidths=0, alpha=0.7, **look)
         ends = axis.get_xlim()
         axis.plot(ends, ends, color=GREY, linewidth=0.8)
         axis.set(title=label, xlabel="as usual")
-    axes[0].set(ylabel="minimum mass")
+    axes[0].set(ylabel="scaled to minimum mass")
+    for name, marker in markers.items():
+        axes[0].scatter([], [], s=10, color=GREY, marker=marker, label=name)
+    axes[0].legend()
     return drawn
 
 
@@ -167,7 +174,7 @@ def _records(source: Path) -> list[dict]:
 
 def _training(cell: dict) -> tuple:
     """Return what a cell has in common with the same training by another weight decay."""
-    return cell["optimizer"], cell["learning_rate"], cell["momentum"]
+    return cell["network"], cell["optimizer"], cell["learning_rate"], cell["momentum"]
 
 
 def _color(cell: dict) -> str:

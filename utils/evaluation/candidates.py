@@ -12,7 +12,7 @@ from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
 from utils.runs.errors import UserError
-from utils.runs.lookup import PastRun, existing, identify
+from utils.runs.lookup import PastRun, existing, find_run, identify
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # of a posterior: part of keys in files
 RESERVED = ("rebased",)  # dead_pixels_rebased in diagnostics.json is about the truth
@@ -51,6 +51,14 @@ def named_paths(config, given: Sequence[str]) -> dict[str, Path]:
             raise UserError(f"--posteriors takes name=PATH with different names, got {text!r}.")
         paths[name] = existing(config, path)
     return paths
+
+
+def named_or_newest(config, given: Sequence[str], scripts: dict[str, str]) -> dict[str, Path]:
+    """Read texts name=PATH; without any, find the batch's finished run of each kind."""
+    if given:
+        return named_paths(config, given)
+    flag = "--posteriors NAME=PATH"
+    return {kind: find_run(config, kind, script, flag) for kind, script in scripts.items()}
 
 
 def check_names(names: Iterable[str]) -> None:

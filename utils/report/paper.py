@@ -32,11 +32,14 @@ class Step:
     kind: str  # of its run: what the directory's name begins with
     plans: dict[str, Plan]  # by preset
     inputs: tuple[tuple[str, str], ...] = ()  # the script's options that take runs, and their kinds
+    posteriors: tuple[str, ...] = ()  # kinds of runs that its --posteriors takes, as kind=PATH
+    arguments: tuple[str, ...] = ()  # what its command line has in every preset
+    dataset: str | None = None  # its own, if it does not take the one that is asked for
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the kinds of runs that must be finished first."""
-        return tuple(kind for option, kind in self.inputs)
+        return (*(kind for option, kind in self.inputs), *self.posteriors)
 
 
 # ---- what to judge

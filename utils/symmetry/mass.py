@@ -168,6 +168,27 @@ def imbalance(network: Network, weights: Tensor) -> Tensor:
     return units if weights.dim() > 1 else units[0]
 
 
+def mass_along_orbit(
+    network: Network, weights: Tensor, steps: Tensor, num_directions: int, random: torch.Generator
+) -> Tensor:
+    """Return m [direction, network, step] on random lines in log λ through networks [K, d].
+
+    Steps are distances from the networks as they are; each network has directions of its own.
+    """
+    objective = Mass(network, weights)
+    curves = []
+    for _ in range(num_directions):
+        direction = {
+            name: torch.randn(zeros.shape, generator=random, dtype=torch.float64)
+            for name, zeros in objective.no_scaling.items()
+        }
+        length = sum(each.flatten(1).square().sum(1) for each in direction.values()).sqrt()
+        unit = {n: each / length.view(-1, *[1] * (each.dim() - 1)) for n, each in direction.items()}
+        points = ({n: float(step) * each for n, each in unit.items()} for step in steps)
+        curves.append(torch.stack([objective(point) for point in points], -1))
+    return torch.stack(curves)
+
+
 def scaling(network: Network, weights: Tensor, log_scales: LogScales) -> Transformation:
     """Return scales [K, *units] as a transformation of these weights, [d] or [K, d]."""
     if weights.dim() == 1:

@@ -1,0 +1,98 @@
+"""The paper as the report shows it: introduction, terms, and sections in order."""
+
+from papers.symmetry import figures, tables
+from papers.symmetry.claims import SYMMETRY_CLAIMS
+from papers.symmetry.plan import SYMMETRY_ARTEFACTS, SYMMETRY_STEPS
+from utils.report.chain import mixing_warning
+from utils.report.paper import Paper, RunTables, Section
+from utils.report.results import Results
+
+INTRODUCTION = (
+    "Hidden units of a neural network can trade places, and a ReLU unit's incoming weights can be "
+    "multiplied by any positive number if its outgoing weights are divided by it, without changing "
+    "what the network computes. The posterior therefore has n! copies of each mode for n units, "
+    "each stretched along a continuum of scales. The paper describes these symmetries, and asks "
+    "whether training removes them by itself and how they affect approximations of the posterior."
+)
+TERMS = {
+    "Mass": "the sum of the squared weights of a network, without biases.",
+    "Minimum mass": "the smallest mass that scaling a network's units can reach without changing "
+    "its function; the excess is the mass above that, in relation to it.",
+    "Imbalance": "incoming minus outgoing mass of a unit, 0 at the minimum.",
+    "Projection": "scaling a network to its minimum mass while it is trained.",
+    "Kendall's τ": "how alike two orders of the units are: 1 if equal, −1 if reversed.",
+    "NoT": "the number of transpositions: how many swaps of two units a reordering takes.",
+    "χ²": "how unequal counts are, here of the units that hold the largest weight; p is the "
+    "probability of a larger one if all units are alike.",
+    "Barrier": "how far the loss rises on the straight line between two networks after rebasin, "
+    "which reorders the units of one to match the other.",
+    "q_d, q_r": "the Gaussian with the mean and deviation of every weight, for networks as they "
+    "are (d: direct) and after rebasin (r: rebased).",
+}
+
+
+def other_networks(results: Results) -> str:
+    if results.preset != "quick":
+        return ""
+    return (
+        "The quick preset has small MLPs on part of the data in place of the paper's networks. "
+        "Figure 1 is the paper's; all else resembles it in kind."
+    )
+
+
+def chain_is_short(results: Results) -> str:
+    return mixing_warning(results.runs["HMC"])
+
+
+SECTIONS = (
+    Section(
+        "toy", "Figure 1", "Figure 1: a posterior with and without symmetries",
+        (figures.toy, RunTables("symmetry_toy", tables.toy_shapes)),
+    ),
+    Section(
+        "mass", "Figure 2", "Figure 2: mass and minimum mass",
+        (figures.representation_cost, RunTables("symmetry_mass", tables.masses)),
+    ),
+    Section(
+        "balance", "Weight decay", "Weight decay, gradient noise and the minimum mass",
+        (
+            figures.balance, figures.intervention,
+            RunTables("symmetry_balance", tables.projection_effects),
+        ),
+    ),
+    Section(
+        "marginals", "Marginals", "The corollary: all units of a layer are alike",
+        (figures.largest_weights, RunTables("symmetry_marginals", tables.uniformity_tests)),
+    ),
+    Section(
+        "order", "Order", "Section 5.2: units change their order",
+        (figures.order, RunTables("symmetry_order", tables.order_changes)),
+    ),
+    Section(
+        "compact", "q_d and q_r", "Where both papers meet: Gaussians without scales",
+        (RunTables("symmetry_compact", tables.gaussians_without_scales),),
+    ),
+)  # fmt: skip
+
+PAPER = Paper(
+    name="symmetry",
+    title="A Symmetry-Aware Exploration of Bayesian Neural Network Posteriors",
+    authors="Laurent, Aldea, Franchi, 2024",
+    url="https://arxiv.org/abs/2310.08287",
+    heading="Symmetries of posteriors",
+    introduction=INTRODUCTION,
+    terms=TERMS,
+    steps=SYMMETRY_STEPS,
+    artefacts=SYMMETRY_ARTEFACTS,
+    claims=SYMMETRY_CLAIMS,
+    sections=SECTIONS,
+    cautions=(other_networks, chain_is_short),
+    numbers={
+        "toy": lambda results: results.json("symmetry_toy", "summary.json"),
+        "masses": lambda results: results.json("symmetry_mass", "summary.json"),
+        "balance": lambda results: results.json("symmetry_balance", "summary.json"),
+        "marginals": lambda results: results.json("symmetry_marginals", "marginals.json"),
+        "order": lambda results: results.json("symmetry_order", "summary.json"),
+        "gaussians": lambda results: results.json("symmetry_compact", "compact.json"),
+    },
+)

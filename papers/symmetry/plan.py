@@ -1,0 +1,43 @@
+"""The scripts that reproduce the paper, in order, with their configs and times in each preset."""
+
+from papers.compact.plan import HOUR, MINUTE, STEPS, plans
+from utils.report.paper import Plan, Step
+
+SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
+
+SYMMETRY_STEPS = (
+    Step(
+        "symmetry_toy", "symmetry_toy", plans(Plan("quick", 5), Plan("paper", 20)),
+        dataset="gaussians",
+    ),
+    Step(
+        "train", "sgd", plans(Plan("networks_quick", 15), Plan("optunet", 4 * HOUR)),
+        arguments=("--method", "sgd"),
+    ),
+    Step(
+        "symmetry_mass", "symmetry_mass", plans(Plan("quick", 3), Plan("paper", 10)),
+        inputs=(("posterior", "sgd"),),
+    ),
+    Step(
+        "symmetry_balance", "symmetry_balance",
+        plans(Plan("quick", 15), Plan("laptop", 10 * MINUTE), Plan("paper", 3 * HOUR)),
+    ),
+    Step("symmetry_order", "symmetry_order", plans(Plan("quick", 5), Plan("paper", 5 * MINUTE))),
+    SHARED["HMC"],
+    SHARED["ensemble"],
+    Step(
+        "symmetry_marginals", "symmetry_marginals",
+        plans(Plan("quick", 5), Plan("paper", 2 * MINUTE)), posteriors=("sgd", "HMC"),
+    ),
+    Step(
+        "symmetry_compact", "symmetry_compact",
+        plans(Plan("quick", 15), Plan("paper", 5 * MINUTE)), posteriors=("HMC", "ensemble"),
+    ),
+)  # fmt: skip
+
+SYMMETRY_ARTEFACTS = {  # what --only takes: the kinds of the runs that each is made from
+    "figure1": ("symmetry_toy",),
+    "figure2": ("symmetry_mass", "symmetry_balance"),
+    "poster": ("symmetry_marginals",),
+    "section5.2": ("symmetry_order",),
+}

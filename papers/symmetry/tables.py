@@ -1,0 +1,191 @@
+"""The paper's numbers next to ours, and tables of what the paper leaves open."""
+
+from papers.symmetry.values import published
+from utils.report.results import Results
+from utils.report.tables import Table, number
+
+import numpy as np
+
+MEASURES = {  # of posteriors: title, factor, digits
+    "agreement": ("agreement", 1, 3),
+    "total_variation": ("TV", 1, 3),
+    "accuracy": ("accuracy [%]", 100, 2),
+    "mean_accuracy": ("accuracy at the mean [%]", 100, 2),
+}
+EFFECTS = {  # of projection: title, factor
+    "accuracy": ("accuracy [points]", 100),
+    "nll": ("NLL [nats]", 1),
+    "calibration_error": ("ECE [points]", 100),
+    "barrier": ("barrier [nats]", 1),
+}
+
+
+def spread(values: np.ndarray, factor: float, digits: int, sign: str = "") -> str:
+    """Return mean ± standard error."""
+    values = factor * np.asarray(values)
+    mean = number(values.mean(), digits, sign)
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {number(values.std(ddof=1) / len(values) ** 0.5, digits)}"
+
+
+# ---- Figure 1
+
+
+def toy_shapes(results: Results) -> list[Table]:
+    summary, paper = results.json("symmetry_toy", "summary.json"), published("toy")
+    names = {
+        "radius": "as trained: radius of the circle",
+        "lobe": "as trained: lobes, at (±a, ∓a)",
+        "side": "scales removed: sides, |w₁| + |w₂|",
+        "scaled_lobe": "scales removed: lobes, at (±a, ∓a)",
+    }
+    rows = [
+        [title, f"{paper[name]:.1f}", with_error(summary["shape"], summary["shape_errors"], name)]
+        for name, title in names.items()
+    ]
+    note = "Medians over networks. The paper's values are read off its figure."
+    return [Table(["", "paper", "ours"], rows, title="Shapes in Figure 1", note=note)]
+
+
+def with_error(values: dict, errors: dict, name: str) -> str:
+    return f"{number(values[name], 3)} ± {number(errors[name], 3)}"
+
+
+# ---- Figure 2
+
+
+def masses(results: Results) -> list[Table]:
+    """Return ranges, clusters and modes; the paper's only beside OptuNets."""
+    summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
+    is_optunet = summary["network"].startswith("optunet")
+    low, _, _, median, _, _, high = summary["excess_quantiles"]
+    rows = [
+        ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
+        ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],
+        ["excess [%]", _range(paper["excess_range"], 100), _range([low, high], 100)],
+        ["median of the excess [%]", "–", number(100 * median, 1)],
+        ["modes of the excess [%]", _list(paper["excess_modes"]), _list(summary["excess_modes"])],
+    ]
+    for cluster, theirs in zip(summary["clusters"], paper["clusters"], strict=False):
+        published_excess = 100 * (theirs[0] / theirs[1] - 1)
+        name = f"cluster of {cluster['networks']} networks"
+        rows += [
+            [f"{name}: mass", str(theirs[0]), _median(cluster, "mass")],
+            ["its minimum mass", str(theirs[1]), _median(cluster, "minimum")],
+            ["its excess [%]", number(published_excess, 0), _median(cluster, "excess", 100)],
+        ]
+    head, note = ["", "paper", "ours"], "The paper's values are read off its poster, for OptuNet."
+    if not is_optunet:
+        head, rows = ["", "ours"], [[name, ours] for name, _, ours in rows]
+        note = "The paper's values are for OptuNet: see the presets laptop and paper."
+    title = f"{summary['networks']} networks {summary['network']}"
+    return [Table(head, rows, title=title, note=f"Medians of clusters. {note}")]
+
+
+def _median(cluster: dict, name: str, factor: float = 1) -> str:
+    error = factor * cluster[f"{name}_error"]
+    return f"{number(factor * cluster[name], 1)} ± {number(error, 1)}"
+
+
+def _range(ends: list[float], factor: float = 1) -> str:
+    return " to ".join(number(factor * end, 0) for end in ends)
+
+
+def _list(shares: list[float]) -> str:
+    return ", ".join(number(100 * share, 0) for share in shares) or "–"
+
+
+# ---- weight decay and projection
+
+
+def projection_effects(results: Results) -> list[Table]:
+    """Return what projection to minimum mass changes, over cells of the grid, by network."""
+    cells = results.json("symmetry_balance", "summary.json")["cells"]
+    rows = []
+    for network in dict.fromkeys(cell["network"] for cell in cells):
+        usual, projected = (
+            [c for c in cells if c["network"] == network and c["projected"] == is_projected]
+            for is_projected in (False, True)
+        )
+        pairs = list(zip([c for c in usual if c["optimizer"] == "SGD"], projected, strict=True))
+        excesses = [100 * cell["excess"] for cell in usual]
+        changes = [
+            spread([after[name] - before[name] for before, after in pairs], factor, 3, "+")
+            for name, (_, factor) in EFFECTS.items()
+        ]
+        rows.append([network, str(len(pairs)), _range([min(excesses), max(excesses)]), *changes])
+    titles = [f"change of {title}" for title, _ in EFFECTS.values()]
+    note = (
+        "Means over the cells of SGD's grid ± standard errors. Excess: without projection, Adam "
+        "included."
+    )
+    return [
+        Table(
+            ["network", "cells", "excess mass [%]", *titles], rows,
+            title="Projection to the minimum mass after every epoch", note=note,
+        )
+    ]  # fmt: skip
+
+
+# ---- the corollary
+
+
+def uniformity_tests(results: Results) -> list[Table]:
+    """Return the tests of every group of units, as the networks are, shuffled and rebased."""
+    paper, rows = published("marginals"), []
+    for name, result in results.json("symmetry_marginals", "marginals.json").items():
+        for group, views in result["groups"].items():
+            for view, test in views.items():
+                rows.append([
+                    name, f"{len(test['counts'])} of {group}", view, str(sum(test["counts"])),
+                    number(test["effective_draws"], 1), number(test["chi_square"], 1),
+                    number(test["corrected_chi_square"], 1), f"{test['p']:.2g}",
+                ])  # fmt: skip
+    head = ["posterior", "units", "view", "networks", "worth", "χ²", "corrected χ²", "p"]
+    note = (
+        "Worth: independent draws of the label that a chain's draws are worth. The paper's poster "
+        f"has χ² = {paper['ensemble']} for 753 independent networks and {paper['HMC']} for 753 "
+        "draws of three HMC chains, over 16 units of another network and without the correction."
+    )
+    return [Table(head, rows, title="Which unit holds the largest weight", note=note)]
+
+
+# ---- Section 5.2
+
+
+def order_changes(results: Results) -> list[Table]:
+    summary = results.json("symmetry_order", "summary.json")
+    keys = [name.removesuffix("_step") for name in summary if name.endswith("_step")]
+    rows = [
+        [
+            f"τ by {key.replace('_', ' ')}",
+            *(number(summary[f"{key}_step"][when], 3) for when in ("first", "last")),
+            number(summary[f"{key}_start_to_end"], 3),
+        ]
+        for key in keys
+    ]
+    moved = summary["transpositions"]
+    rows.append(["NoT per layer", number(moved["first"], 2), number(moved["last"], 2), "–"])
+    first, last = (number(summary["interval"][when], 1) for when in ("first", "last"))
+    head = ["", f"first {first} epochs", f"last {last} epochs", "start to end"]
+    return [Table(head, rows, title="Changes of the order of units while networks are trained")]
+
+
+# ---- where both papers meet
+
+
+def gaussians_without_scales(results: Results) -> list[Table]:
+    rows = []
+    for posterior, result in results.json("symmetry_compact", "compact.json").items():
+        for scales, columns in result["scales"].items():
+            for key, scores in columns.items():
+                cells = (spread(scores[name], *look[1:]) for name, look in MEASURES.items())
+                rows.append([posterior, scales, key, *cells])
+    head = ["posterior", "scales", "", *(title for title, _, _ in MEASURES.values())]
+    note = (
+        "Networks drawn from the Gaussians q_d and q_r, compared with the average prediction of "
+        "the networks they are fitted to. Standard errors are over repeated draws, not over "
+        "chains: those of another chain differ more."
+    )
+    return [Table(head, rows, title="q_d and q_r with and without scales", note=note)]

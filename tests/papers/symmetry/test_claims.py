@@ -1,0 +1,214 @@
+"""The rules by which the paper's claims are judged, on results made up to meet them or not."""
+
+import json
+import math
+from pathlib import Path
+
+from papers.symmetry import claims
+from papers.symmetry.paper import PAPER
+from papers.symmetry.values import median_error, published
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNKNOWN, Claim, judge
+from utils.report.results import Results, open_results
+
+import numpy as np
+import pytest
+
+KINDS = [step.kind for step in PAPER.steps]
+
+
+def results_of(batch: Path) -> Results:
+    return open_results(batch, "quick", "MNIST", {kind: kind for kind in KINDS})
+
+
+def verdict(batch: Path, claim: Claim, content: dict, name: str = "summary.json"):
+    """Return how a claim fares on this result file."""
+    (batch / claim.kinds[0]).mkdir(exist_ok=True)
+    (batch / claim.kinds[0] / name).write_text(json.dumps(content))
+    return judge(claim, results_of(batch))
+
+
+def test_without_runs_nothing_is_measured(tmp_path):
+    assert {judge(claim, results_of(tmp_path)).mark for claim in PAPER.claims} == {UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("p_values", "mark"), [((0.5, 0.5), HOLDS), ((0.5, 0.001), PARTLY), ((1e-5, 1e-5), FAILS)]
+)
+def test_mixture_of_copies(tmp_path, p_values, mark):
+    copies = dict(zip(("equal_shares_p", "equal_weights_p"), p_values, strict=True))
+    copies |= {"counts": [495, 505], "tests": 9}
+    result = verdict(tmp_path, claims.mixture_of_copies, {"copies": copies})
+    assert result.mark == mark
+    assert "0.4950, 0.5050 (expected 0.5000 ± 0.0158" in result.evidence
+    assert result.in_short
+
+
+@pytest.mark.parametrize(
+    ("entropies", "mark"), [((9, 8, 7), HOLDS), ((9, 9.5, 8), PARTLY), ((9, 10, 9.5), FAILS)]
+)
+def test_simpler_without_symmetries(tmp_path, entropies, mark):
+    content = {"entropies": dict(zip("abc", entropies, strict=True))}
+    assert verdict(tmp_path, claims.simpler_without_symmetries, content).mark == mark
+
+
+@pytest.mark.parametrize(("factors", "mark"), [
+    ((1, 1, 1, 1.05), HOLDS), ((1, 1, 1.2, 1.2), PARTLY), ((1, 1.2, 1.2, 1.2), FAILS),
+])  # fmt: skip
+def test_shapes_match(tmp_path, factors, mark):
+    values = published("toy")
+    shape = {name: f * values[name] for name, f in zip(values, factors, strict=True)}
+    assert verdict(tmp_path, claims.shapes_match, {"shape": shape}).mark == mark
+
+
+@pytest.mark.parametrize(
+    ("independent", "chain", "mark"),
+    [(0.5, 1e-4, HOLDS), (0.5, 0.5, PARTLY), (1e-4, 0.5, FAILS), (None, 0.5, UNKNOWN)],
+)
+def test_units_are_exchangeable(tmp_path, independent, chain, mark):
+    def test_of(p: float) -> dict:
+        return {"p": p, "effective_draws": 3.0, "counts": [10, 20]}
+
+    content = {"HMC": {"independent": False, "groups": {"h1": {"as they are": test_of(chain)}}}}
+    if independent is not None:
+        groups = {"h1": {"as they are": test_of(independent)}}
+        content["sgd"] = {"independent": True, "groups": groups}
+    result = verdict(tmp_path, claims.units_are_exchangeable, content, "marginals.json")
+    assert result.mark == mark
+    if mark != UNKNOWN:
+        assert "30 networks worth 3.0 draws" in result.evidence
+
+
+def test_p_values_are_corrected_for_the_number_of_groups(tmp_path):
+    tests = [{"p": p, "effective_draws": 9.0, "counts": [9]} for p in (0.006, 0.5)]
+    groups = {name: {"as they are": test} for name, test in zip("ab", tests, strict=True)}
+    content = {"sgd": {"independent": True, "groups": groups}}
+    result = verdict(tmp_path, claims.units_are_exchangeable, content, "marginals.json")
+    assert "p = 0.012" in result.evidence
+    assert result.mark == PARTLY
+
+
+MASSES = {
+    "network": "optunet for [1, 28, 28]", "networks": 1000,
+    "excess_quantiles": [0.012, 0.03, 0.1, 0.25, 0.3, 0.4, 0.6], "excess_modes": [0.11, 0.28],
+    "clusters": [
+        {"mass": 155, "minimum": 115, "excess": 0.34, "networks": 600},
+        {"mass": 205, "minimum": 180, "excess": 0.13, "networks": 400},
+    ],
+    "smallest_second_difference": 1e-4, "minimum_spread_over_orbit": 1e-15,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("second", "spread", "mark"), [(1e-4, 1e-15, HOLDS), (-1e-9, 1e-15, FAILS), (1e-4, 0.1, FAILS)]
+)
+def test_mass_is_convex(tmp_path, second, spread, mark):
+    changed = {"smallest_second_difference": second, "minimum_spread_over_orbit": spread}
+    assert verdict(tmp_path, claims.mass_is_convex, MASSES | changed).mark == mark
+
+
+@pytest.mark.parametrize(("low", "median", "mark"), [
+    (0.02, 0.2, HOLDS), (0.0, 0.2, PARTLY), (0.0, 0.005, FAILS),
+])  # fmt: skip
+def test_training_stays_above_the_minimum(tmp_path, low, median, mark):
+    changed = {"excess_quantiles": [0, low, median, median, median, 0.3, 0.4]}
+    assert verdict(tmp_path, claims.training_stays_above_minimum, MASSES | changed).mark == mark
+
+
+def test_clusters_and_excess_are_compared_for_optunets_only(tmp_path):
+    for claim in (claims.clusters_match, claims.excess_matches):
+        assert verdict(tmp_path, claim, MASSES).mark == HOLDS
+        assert verdict(tmp_path, claim, MASSES | {"network": "784-64-10 (relu)"}).mark == UNKNOWN
+        assert verdict(tmp_path, claim, MASSES | {"clusters": []}).mark == UNKNOWN
+
+
+@pytest.mark.parametrize(("masses", "mark"), [((155, 240), PARTLY), ((110, 240), FAILS)])
+def test_other_clusters(tmp_path, masses, mark):
+    pairs = zip(MASSES["clusters"], masses, strict=True)
+    clusters = [cluster | {"mass": mass} for cluster, mass in pairs]
+    result = verdict(tmp_path, claims.clusters_match, MASSES | {"clusters": clusters})
+    assert result.mark == mark
+
+
+@pytest.mark.parametrize(("modes", "high", "mark"), [
+    ([0.11, 0.4], 0.4, PARTLY), ([0.11], 0.4, PARTLY), ([0.11, 0.28], 0.7, PARTLY),
+    ([0.2], 0.7, FAILS),
+])  # fmt: skip
+def test_another_excess(tmp_path, modes, high, mark):
+    changed = {"excess_modes": modes, "excess_quantiles": [0.01, 0.03, 0.1, 0.2, 0.3, high, 0.8]}
+    assert verdict(tmp_path, claims.excess_matches, MASSES | changed).mark == mark
+
+
+def cells(gap: float = 0.0, accuracy_change: float = 0.0, decays=(0.0, 0.01)) -> dict:
+    """Return a grid of two networks that follows the law up to a gap in half of its cells."""
+    made = []
+    for network in ("mlp", "lenet"):
+        for decay in decays:
+            time = 30 * decay
+            kept = math.exp(-2 * time) + (gap if decay and network == "lenet" else 0)
+            for projected in (False, True):
+                changed = accuracy_change if projected and network == "lenet" else 0
+                made.append({
+                    "network": network, "optimizer": "SGD", "learning_rate": 0.1, "momentum": 0.0,
+                    "weight_decay": decay, "projected": projected, "decay_time": time,
+                    "share_left": 1.5 * kept, "excess": 0.1, "accuracy": 0.9 + changed,
+                    "nll": 0.3, "barrier": 0.1,
+                })  # fmt: skip
+    return {"cells": made}
+
+
+def test_decay_is_too_short(tmp_path):
+    """What is left is relative to training without decay, here 1.5 of the start."""
+    claim = claims.decay_is_too_short
+    assert verdict(tmp_path, claim, cells()).mark == HOLDS
+    partly = verdict(tmp_path, claim, cells(gap=0.2))
+    assert partly.mark == PARTLY
+    assert "1 of 2 cells are within 0.1; the largest gap is +0.20" in partly.evidence
+    assert verdict(tmp_path, claim, cells(decays=(0.01,))).mark == UNKNOWN
+
+
+@pytest.mark.parametrize(("change", "mark"), [(0.001, HOLDS), (0.02, PARTLY)])
+def test_projection_changes_little(tmp_path, change, mark):
+    claim = claims.projection_changes_little
+    result = verdict(tmp_path, claim, cells(accuracy_change=change))
+    assert result.mark == mark
+    assert f"accuracy changes by 0.000 to {change:.3f}" in result.evidence
+
+
+@pytest.mark.parametrize(("whole", "last", "mark"), [
+    (0.1, 0.95, HOLDS), (0.1, 0.5, PARTLY), (0.95, 0.5, FAILS),
+])  # fmt: skip
+def test_order_settles(tmp_path, whole, last, mark):
+    steps = {"first": 0.2, "last": last}
+    content = {
+        "norm_start_to_end": whole, "norm_step": steps, "largest_start_to_end": 0.3,
+        "largest_step": steps, "transpositions": {"first": 3.0, "last": 0.0},
+    }  # fmt: skip
+    assert verdict(tmp_path, claims.order_settles, content).mark == mark
+
+
+def test_scales_matter(tmp_path):
+    def result(gain: float, noise: float) -> dict:
+        before, rise = np.array([0.5, 0.7, 0.6]), np.array([gain - noise, gain, gain + noise])
+        agreements = {
+            "as they are": before,
+            "unit norm": before - 0.1,
+            "minimum mass": before + rise,
+        }
+        return {"scales": {n: {"q_r": {"agreement": list(a)}} for n, a in agreements.items()}}
+
+    for first, second, mark in ((0.02, 0.02, HOLDS), (0.02, -0.02, PARTLY), (0.0, 0.0, FAILS)):
+        content = {"HMC": result(first, 0.001), "ensemble": result(second, 0.001)}
+        judged = verdict(tmp_path, claims.scales_matter, content, "compact.json")
+        assert judged.mark == mark
+    noisy = {"HMC": result(0.02, 0.05)}
+    assert verdict(tmp_path, claims.scales_matter, noisy, "compact.json").mark == FAILS
+
+
+def test_the_error_of_a_median_covers_it():
+    """In 68 % of sets of exponential numbers, up to 3 standard errors of that share."""
+    random = np.random.default_rng(0)
+    sets = random.exponential(size=(2000, 101))
+    errors = np.array([median_error(values) for values in sets])
+    covered = np.mean(np.abs(np.median(sets, axis=1) - math.log(2)) < errors)
+    assert 0.6 < covered < 0.74
+    assert errors.mean() == pytest.approx(1 / 101**0.5, rel=0.1)  # 1 / (2 f √n), f = ½
