@@ -99,7 +99,7 @@ def shapes_match(results: Results) -> Finding:
     source="Corollary, poster",
     criterion="holds if independent networks pass the test of equal frequencies in every layer "
     f"(p > {SIGNIFICANT}, corrected for the number of tests), and chains do not pass it; in part "
-    "if independent networks pass, but chains are worth too few draws to tell",
+    "if independent networks pass, and so do chains, or are worth too few draws to tell",
     kinds=("symmetry_marginals",),
     in_short={
         HOLDS: "Units of independent networks are alike, those of a chain are not",
