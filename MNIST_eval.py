@@ -44,7 +44,10 @@ from utils.evaluation.candidates import (
     check_names,
     named_paths,
     open_candidate,
+    prior_in,
+    temperature_of,
     warn_of_other_data,
+    warn_of_other_priors,
 )
 from utils.evaluation.evaluate import evaluate
 from utils.evaluation.setting import EvaluationConfig
@@ -107,7 +110,10 @@ def main(config: EvalConfig) -> None:
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     run.select_matmul()
     posteriors = {name: each.posterior for name, each in candidates.items()}
-    evaluation = evaluate(posteriors, config.truth, data, run)
+    num_points = len(data.train_labels)
+    warn_of_other_priors(candidates.values(), num_points)
+    prior = prior_in(truth, num_points, device).tempered(temperature_of(truth))
+    evaluation = evaluate(posteriors, config.truth, data, run, prior)
     evaluation.save(run, about(candidates, config.truth))
     report(run)
 

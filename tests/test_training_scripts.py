@@ -138,7 +138,7 @@ def test_the_papers_settings_are_the_default():
     """As printed in the paper; every value that decides the result."""
     common = {"hidden_sizes": [512], "learning_rate": 0.001, "batch_size": 100, "num_epochs": 50}
     papers = {
-        "MNIST_Ensemble": {"num_members": 5, "optimizer": "Adam", "prior_precision": 1.0},
+        "MNIST_Ensemble": {"num_members": 5, "optimizer": "Adam", "prior_std": 1.0},
         "MNIST_VI": {"initial_std": 0.05, "num_draws": 100},
     }
     for name, own in papers.items():

@@ -130,7 +130,7 @@ def _dead_pixel_table(diagnostics: dict) -> Table | str:
         rows,
         title="Weights of dead pixels",
         note=f"The data say nothing about these {count} weights, so exact samples of them follow "
-        "the prior N(0, 1).",
+        "the prior, in units of its σ.",
     )  # fmt: skip
 
 

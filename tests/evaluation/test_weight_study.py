@@ -23,6 +23,7 @@ from utils.evaluation.weight_study import (
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks, merge_all
+from utils.posteriors.prior import Prior
 from utils.symmetry.matching import Matching, make_matcher
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.transformation import Transformation
@@ -273,7 +274,7 @@ def study() -> Study:
     alive = ~dead_weights(NETWORK, values)
     return Study(
         NETWORK, lambda reference: make_matcher("activation", NETWORK, reference, values),
-        values, labels, truth, alive, num_draws=3, seed=0,
+        values, labels, truth, alive, num_draws=3, seed=0, prior=Prior(),
     )  # fmt: skip
 
 

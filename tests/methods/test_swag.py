@@ -8,6 +8,7 @@ from utils.networks.mlp import MLP
 from utils.posteriors.files import open_posterior
 
 import numpy as np
+import pytest
 import torch
 
 NETWORK = MLP((3, 4, 2))
@@ -33,16 +34,18 @@ def collected() -> SWAGState:
     return state
 
 
-def test_the_covariance_is_that_of_the_paper():
-    """½ diag(σ²) + D Dᵀ / (2 (K − 1)), with deviations from the running mean."""
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_the_covariance_is_that_of_the_paper(temperature):
+    """½ diag(σ²) + D Dᵀ / (2 (K − 1)), with deviations from the running mean, times T."""
     config = SimpleNamespace(num_epochs=ITERATES, num_pretrain_epochs=0, rank=RANK)
-    problem = SimpleNamespace(network=NETWORK)
+    problem = SimpleNamespace(network=NETWORK, temperature=temperature)
     mixture = SWAG().posterior(problem, collected(), config)
     for mode, posterior in enumerate(mixture.components):
         path = iterates()[:, mode].double().numpy()
         means = np.cumsum(path, 0) / np.arange(1, ITERATES + 1)[:, None]
         kept = (path - means)[-RANK:]
         expected = np.diag(path.var(0)) / 2 + kept.T @ kept / (2 * (RANK - 1))
+        expected *= temperature
         factor, diagonal = posterior.factor.double(), posterior.diagonal.double()
         ours = factor.T @ factor + diagonal.square().diag()
         np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-4, atol=1e-4)

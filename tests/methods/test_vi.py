@@ -132,3 +132,21 @@ def test_what_it_cannot_fit_is_refused(script):
     done = script("train", *TOY, "--weight_decay", 0)
     assert done.returncode == 2
     assert "the prior is flat" in done.stderr
+
+
+@pytest.mark.parametrize(("std", "temperature"), [(0.6, 1.0), (1.5, 0.3)])
+def test_weights_without_data_follow_the_tempered_prior(std, temperature):
+    """Of images that are all zero the weights of a network without hidden layers see nothing, so q
+    of these is N(0, T s²)."""
+    images, labels = torch.zeros(30, 6), torch.tensor([0] * 25 + [1] * 5)
+    network, prior = MLP((6, 2)), Prior(std).tempered(temperature)
+    state = start_vi(torch.zeros(network.num_weights), 0.1)
+    for _ in range(150):
+        state, _ = train_vi_epoch(
+            network, state, images, labels, learning_rate=0.02, batch_size=15, seed=0,
+            prior=prior, temperature=temperature,
+        )  # fmt: skip
+    mean, log_std = (values[: 6 * 2] for values in state.parameters)
+    deviation = std * temperature**0.5
+    torch.testing.assert_close(mean / deviation, torch.zeros(12), atol=0.05, rtol=0)
+    torch.testing.assert_close(log_std.exp() / deviation, torch.ones(12), atol=0.05, rtol=0)

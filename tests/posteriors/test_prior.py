@@ -1,6 +1,11 @@
 """The prior beside torch.distributions, with one deviation or one for each weight."""
 
-from utils.posteriors.prior import Prior
+import math
+
+from tests.networks.conv_networks import small
+from utils.networks.mlp import MLP
+from utils.posteriors.prior import Prior, prior_of
+from utils.runs.errors import UserError
 
 import pytest
 import torch
@@ -42,5 +47,68 @@ def test_kl_equals_that_of_torch(std):
 
 def test_draws_have_the_priors_deviation():
     """The deviation of 100,000 draws is within 5 standard errors, 1 alarm in a million."""
-    draws = Prior(0.3).draw(100_000, torch.Generator().manual_seed(1))
+    draws = Prior(0.3).draw(MLP((9999, 10)), torch.Generator().manual_seed(1))
     assert abs(draws.std().item() / 0.3 - 1) < 5 / (2 * 100_000) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "std"),
+    [
+        ({}, 1.0),
+        ({"prior_std": 0.5, "weight_decay": None}, 0.5),
+        ({"prior_std": 1.0, "weight_decay": 2e-4}, (60_000 * 2e-4) ** -0.5),
+        ({"prior_precision": 4.0}, 0.5),
+        ({"weight_decay": 0.0}, math.inf),
+    ],
+    ids=str,
+)
+def test_settings_and_recorded_configs_name_the_same_prior(settings, std):
+    assert prior_of(settings, MLP((4, 3)), 60_000).std == pytest.approx(std)
+
+
+def test_weight_decay_of_the_mean_loss_is_the_priors_gradient():
+    """λ w is 1/N of the gradient of ½ w²/s²."""
+    (weights,) = vectors(1)
+    gradient = torch.zeros(4, dtype=torch.float64)
+    prior_of({"weight_decay": 0.03}, MLP((4, 3)), 500).add_gradient(gradient, weights)
+    torch.testing.assert_close(gradient / 500, 0.03 * weights)
+
+
+def test_layers_have_their_own_deviations():
+    network = MLP((4, 3, 2))
+    std = prior_of({"prior_std": [0.5, 2.0]}, network, 1).std
+    assert std.tolist() == [0.5] * 15 + [2.0] * 8
+    lenet = small("lenet")
+    std = prior_of({"prior_std": [1.0, 2.0, 3.0, 4.0, 5.0]}, lenet, 1).std
+    by_slot = {slot.name: slot.of(std).unique().tolist() for slot in lenet.slots}
+    assert by_slot["conv2.weight"] == by_slot["conv2.bias"] == [2.0]
+    assert by_slot["fc3.bias"] == [5.0]
+    with pytest.raises(UserError, match=r"3 values.*2 layers"):
+        prior_of({"prior_std": [1.0, 2.0, 3.0]}, network, 1)
+
+
+def test_running_statistics_have_no_prior():
+    network = small("resnet18")
+    prior = prior_of({"prior_std": 0.5}, network, 1)
+    draw = prior.draw(network, torch.Generator().manual_seed(0))
+    buffers = torch.zeros(network.num_weights, dtype=torch.bool)
+    for slot in network.slots:
+        if slot.role == "buffer":
+            slot.of(buffers).fill_(True)
+            assert (slot.of(draw) == slot.center).all()
+    assert draw[~buffers].std().item() == pytest.approx(0.5, rel=0.1)
+    mean, log_std = torch.randn(2, network.num_weights, generator=torch.Generator().manual_seed(1))
+    alone = Prior(0.5)
+    kept = ~buffers
+    assert prior.kl(mean, log_std) == pytest.approx(alone.kl(mean[kept], log_std[kept]))
+    assert prior.potential(mean) == pytest.approx(alone.potential(mean[kept]))
+    gradient = torch.zeros_like(mean)
+    prior.add_gradient(gradient, mean)
+    assert (gradient[buffers] == 0).all()
+    torch.testing.assert_close(gradient[kept], mean[kept] / 0.25)
+
+
+def test_a_tempered_prior_is_the_prior_of_the_divided_potential():
+    (weights,) = vectors(1)
+    tempered = Prior(0.3).tempered(0.2)
+    assert tempered.potential(weights) == pytest.approx(Prior(0.3).potential(weights) / 0.2)

@@ -11,8 +11,11 @@ from utils.evaluation.columns import columns_of
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
+from utils.posteriors.prior import Prior, prior_of
 from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
+
+import torch
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # of a posterior: part of keys in files
 RESERVED = ("rebased",)  # dead_pixels_rebased in diagnostics.json is about the truth
@@ -101,6 +104,24 @@ def check_data(candidate: Candidate, data: Dataset) -> None:
             f"{data.num_pixels} inputs, hidden units and {data.num_classes} outputs, as "
             f"{data.name} needs it."
         )
+
+
+def prior_in(candidate: Candidate, num_points: int, device="cpu") -> Prior:
+    """Return the prior of the potential of a run, N(0, 1) for those that do not say."""
+    return prior_of(candidate.run.config, candidate.posterior.network, num_points, device)
+
+
+def temperature_of(candidate: Candidate) -> float:
+    return candidate.run.config.get("temperature", 1.0)
+
+
+def warn_of_other_priors(candidates: Iterable[Candidate], num_points: int) -> None:
+    """Say so if runs have other priors: then not even their modes are the same."""
+    stds = {each.title: torch.as_tensor(prior_in(each, num_points).std) for each in candidates}
+    first, *others = stds.values()
+    if any(other.shape != first.shape or not other.allclose(first) for other in others):
+        listed = ", ".join(f"{title} σ = {std.median():.4g}" for title, std in stds.items())
+        print(f"Warning: these are posteriors with different priors ({listed}).")
 
 
 def warn_of_other_data(candidates: Iterable[Candidate]) -> None:

@@ -26,6 +26,7 @@ from utils.evaluation.weight_study import (
     share_at_prior,
 )
 from utils.networks.network import Network
+from utils.posteriors.gaussian import Gaussian
 from utils.runs.progress import progress_bar
 from utils.symmetry.permutation import expected_transpositions
 
@@ -37,7 +38,7 @@ def check_posteriors(
     predictions: dict[Column, PartPredictions],
     space: WeightSpace,
 ) -> dict:
-    """Return all checks; `samples` are the truth's."""
+    """Return all checks; `samples` are the truth's. Comparisons with the prior are in its σ."""
     truth, aligned = space.truth, views.aligned[space.truth]
     sizes = {name: len(indices) for name, indices in setting.watched.items()}
     chains = {
@@ -46,7 +47,7 @@ def check_posteriors(
     }
     mixed = {frame: mixing(groups) for frame, groups in chains.items()}
     dead = check_dead(setting, aligned, mixed)
-    direct = views.fits[Column(truth, DIRECT)].posterior
+    direct = in_prior_units(setting, views.fits[Column(truth, DIRECT)].posterior)
     follow_prior = bool(dead["dead_pixels"] and dead["dead_pixels"]["passed"])
     band = prior_band(direct, setting.groups, chains["before"], follow_prior)
     halves = predictions[Column(truth, SAMPLE)].halves()
@@ -78,17 +79,22 @@ def random_transpositions(network: Network) -> float:
     )
 
 
+def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:
+    return Gaussian(*setting.prior.standardise(gaussian.mean, gaussian.std), gaussian.network)
+
+
 def check_dead(setting: Setting, aligned: Aligned, mixed: dict) -> dict:
     moments = {"before": aligned.direct()}
     if setting.config.by_activation:  # by weight, dead weights are aligned, too
         moments["after"] = aligned.rebased()
+    moments = {when: each.in_units_of(setting.prior.std) for when, each in moments.items()}
     return check_dead_pixels(moments, mixed, ~setting.alive)
 
 
 def check_dead_of_distributions(setting: Setting, views: Views, space: WeightSpace) -> dict:
     """Describe the dead weights of fitted distributions: they tell whether a fit has converged."""
     return {
-        f"dead_pixels_{name}": describe_dead(gaussian, ~setting.alive)
+        f"dead_pixels_{name}": describe_dead(in_prior_units(setting, gaussian), ~setting.alive)
         for name, gaussian in space.gaussians["before"].items()
         if name not in views.aligned
     }
@@ -99,7 +105,7 @@ def describe_frames(setting: Setting, space: WeightSpace, band) -> dict[str, dic
     groups, frames = setting.groups, space.gaussians
     return {
         "at_prior": {
-            frame: share_at_prior(gaussians[space.truth], groups, band)
+            frame: share_at_prior(in_prior_units(setting, gaussians[space.truth]), groups, band)
             for frame, gaussians in frames.items()
             if band is not None
         },
@@ -136,7 +142,7 @@ def study(
     average = predictions[Column(space.truth, SAMPLE)].average()
     what = Study(
         setting.network, setting.study_matcher_for, data.test_images, data.test_labels, average,
-        setting.alive, config.num_draws, config.seed,
+        setting.alive, config.num_draws, config.seed, setting.prior,
     )  # fmt: skip
     watched = aligned.watched()["before"]
     positions = spaced_references(watched, config.num_references)

@@ -16,10 +16,13 @@ from utils.evaluation.views import Views, fit_views, predict_views
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
+from utils.posteriors.prior import Prior
 from utils.runs.progress import check_space
 from utils.runs.run import Run
 
 from torch import Tensor
+
+NORMAL = Prior()
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,16 @@ class Evaluation:
         run.save_arrays("predictions.npz", labels=self.labels, **arrays)
 
 
-def evaluate(candidates: dict[str, Posterior], truth: str, data: Dataset, run: Run) -> Evaluation:
+def evaluate(
+    candidates: dict[str, Posterior], truth: str, data: Dataset, run: Run, prior: Prior = NORMAL
+) -> Evaluation:
     """Compare all candidates, of one network, with the truth, which is a set of weight vectors.
 
-    `run` has the settings, an EvaluationConfig, and what an interrupted session has found.
+    `run` has the settings, an EvaluationConfig, and what an interrupted session has found. The
+    `prior` is the truth's, tempered.
     """
     candidates = {truth: candidates[truth], **candidates}  # the truth comes first
-    setting = Setting(candidates[truth].network, data, run.config)
+    setting = Setting(candidates[truth].network, data, run.config, prior)
     check_resources(setting, candidates, run)
     views = fit_views(setting, candidates, truth, run)
     predictions = predict_views(setting, candidates, views)

@@ -29,6 +29,7 @@ class Study:
     alive: Tensor  # [d]: weights that are not behind dead pixels
     num_draws: int
     seed: int
+    prior: Prior
 
 
 @dataclass(frozen=True)
@@ -122,5 +123,5 @@ def study_prior(
 
 
 def prior_network(study: Study, number: int) -> Tensor:
-    """Draw weights from N(0, 1)."""
-    return Prior().draw(study.network.num_weights, generator(study.seed, "prior_network", number))
+    """Draw weights from the prior."""
+    return study.prior.draw(study.network, generator(study.seed, "prior_network", number))

@@ -12,6 +12,7 @@ from utils.evaluation.weight_study import (
     weight_groups,
 )
 from utils.networks.network import Network
+from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
 from utils.runs.config import Config, option
 from utils.symmetry.matching import Matcher, make_matcher
@@ -58,6 +59,7 @@ class Setting:
     network: Network
     data: Dataset
     config: EvaluationConfig
+    prior: Prior = Prior()  # of the truth, tempered
 
     @property
     def device(self) -> torch.device:

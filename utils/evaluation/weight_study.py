@@ -112,7 +112,9 @@ def num_effective(groups: dict[str, dict], num_samples: int) -> int:
 def check_dead_weights(
     moments: Moments, dead: Tensor, effective: float, error: float | None = None
 ) -> dict | None:
-    """Compare the dead weights of samples with draws from N(0, 1); None if there are no such.
+    """Compare the dead weights of samples, in units of the prior's σ, with draws from N(0, 1).
+
+    Return None if there are no such weights.
 
     The average of w² over a chain has the expectation 1, however strongly the samples depend on
     each other. Dead weights are independent of one another, so the spread between them gives the

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.data.datasets import load_dataset
-from utils.methods.method import Method, Problem, Scores, tensors_of
+from utils.methods.method import (
+    Method,
+    Problem,
+    Scores,
+    problem_of,
+    refuse_batch_norm,
+    tensors_of,
+)
 from utils.methods.settings import AugmentationConfig
 from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.files import open_posterior
@@ -18,7 +25,6 @@ from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device, choose_matmul
-from utils.runs.errors import UserError
 from utils.runs.files import last_values
 from utils.runs.jobs import end_with_parent
 from utils.runs.progress import progress_bar
@@ -49,14 +55,10 @@ def set_up(method: Method, config) -> Problem:
     device = choose_device(config.device)
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     network = network_for(config, images)
-    if network.has_buffers and not method.takes_batch_norm:
-        raise UserError(
-            f"{method.title} cannot take {network.name}, whose batch normalisation makes the loss "
-            f"of an image depend on its batch: choose another --network, such as resnet20_frn."
-        )
+    refuse_batch_norm(method, network)
     inputs = inputs_for(network, images)
     batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
-    return Problem(network, inputs, method.prior(config, inputs), device, batches)
+    return problem_of(config, network, inputs, device, batches)
 
 
 def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:

@@ -4,23 +4,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from utils.methods.method import Method, Problem, Scores, test_scores
+from utils.methods.settings import PriorConfig
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import Points
 from utils.report.figures import ORANGE, Look
 from utils.runs.config import TrainingConfig, option
+from utils.runs.errors import UserError
 
 EPOCHS_PER_STEP = 2  # with two epochs of each member to hand out, no core waits for long
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnsembleConfig(TrainingConfig):
+class EnsembleConfig(TrainingConfig, PriorConfig):
     num_members: int = option(5, "networks in the ensemble", minimum=1)
     optimizer: str = option("Adam", "optimiser of every member", choices=("SGD", "Adam"))
     batch_size: int = option(100, "images per step", minimum=1)
-    prior_precision: float = option(
-        1.0, "precision of the prior N(0, 1/precision) on every weight; 0: no prior", minimum=0
+    prior_precision: float | None = option(
+        None, "precision 1/σ² of the prior, instead of prior_std; 0: no prior", minimum=0
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.prior_precision is not None and (self.prior_std, self.weight_decay) != (1.0, None):
+            raise UserError(
+                "A posterior has one prior: give one of --prior_std, --weight_decay and "
+                "--prior_precision."
+            )
 
 
 class Ensemble(Method):
@@ -36,13 +46,13 @@ class Ensemble(Method):
 
     def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
         weights = self.initial_weights(problem, config, modes)
-        return start_training(weights, settings_of(config, config.prior_precision))
+        return start_training(weights, settings_of(config, problem.prior.precision))
 
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
         network, data, first = problem.network, problem.data, state.epoch
         state, losses = train(
             network, state, data.train_images, data.train_labels,
-            settings_of(config, config.prior_precision), seed=config.seed,
+            settings_of(config, problem.prior.precision), seed=config.seed,
             num_epochs=min(EPOCHS_PER_STEP, config.num_epochs - first),
         )  # fmt: skip
         records = [

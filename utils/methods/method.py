@@ -5,20 +5,21 @@ them: it opens, resumes, logs, checkpoints, scores and finishes the run.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.methods.settings import PriorConfig
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
-from utils.posteriors.prior import Prior
+from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
 from utils.report.figures import Look
+from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
 import torch
@@ -30,9 +31,15 @@ class Problem(NamedTuple):
 
     network: Network
     data: Dataset
-    prior: Prior
+    prior: Prior  # of the potential U
     device: torch.device
     batches: Batches | None = None  # augmented training images
+    temperature: float = 1.0
+
+    @property
+    def tempered_prior(self) -> Prior:
+        """The prior of exp(−U/T)."""
+        return self.prior.tempered(self.temperature)
 
 
 class Scores(NamedTuple):
@@ -54,13 +61,8 @@ class Method:
     kind: str  # how its run directories begin
     title: str  # in tables and figures
     look: Look
-    Config: type  # extends TrainingConfig or NetworkConfig; has num_epochs and num_draws
+    Config: type  # extends PriorConfig or RecipeConfig; has num_epochs and num_draws
     takes_batch_norm = True  # whether networks with batch normalisation make sense with it
-
-    def prior(self, config, data: Dataset) -> Prior:
-        if isinstance(config, PriorConfig):
-            return config.prior(len(data.train_labels))
-        return Prior()
 
     def modes(self, config) -> list[Sequence[int]]:
         """Return the numbers of the modes, in groups that are trained side by side."""
@@ -116,6 +118,20 @@ class Method:
     def figure(self, source: Path):
         """Draw the training from metrics.jsonl."""
         return figures.training(source)
+
+
+def problem_of(config, network: Network, data: Dataset, device, batches=None) -> Problem:
+    """Return the posterior that a `PriorConfig` describes; other settings say nothing of it."""
+    prior = prior_of(asdict(config), network, len(data.train_labels), device)
+    return Problem(network, data, prior, device, batches, getattr(config, "temperature", 1.0))
+
+
+def refuse_batch_norm(method: Method, network: Network) -> None:
+    if network.has_buffers and not method.takes_batch_norm:
+        raise UserError(
+            f"{method.title} cannot take {network.name}, whose batch normalisation makes the loss "
+            f"of an image depend on its batch: choose another --network, such as resnet20_frn."
+        )
 
 
 def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:

@@ -1,30 +1,41 @@
-"""Settings that several methods share: the prior, how many modes, augmentation."""
+"""Settings that several methods share: the prior and temperature, how many modes, augmentation."""
 
-import math
 from dataclasses import dataclass
 
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.networks.network import Network
-from utils.posteriors.prior import Prior
 from utils.runs.config import NetworkConfig, option
 from utils.runs.errors import UserError
+from utils.runs.values import NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriorConfig(NetworkConfig):
-    prior_std: float = option(
-        1.0, "standard deviation of the prior N(0, prior_std²) on every weight", above=0
+    """The further settings of methods: which posterior they approximate.
+
+    It is p(w | data) ∝ exp(−U/T) with U = Σ cross-entropy + ½ Σ w²/σ².
+    """
+
+    prior_std: NUMBERS = option(
+        1.0, "σ of the prior N(0, σ²) on weights and biases, or one for each layer: 1,0.5", above=0
     )
     weight_decay: float | None = option(
-        None, "weight decay instead of prior_std, which is then (images · weight_decay)^−½",
+        None,
+        "weight decay of the mean cross-entropy, instead of prior_std, which is then "
+        "(images · weight_decay)^−½",
         minimum=0,
-    )  # fmt: skip
+    )
+    temperature: float = option(
+        1.0, "T of the posterior exp(−U/T); modes do not depend on it", above=0
+    )
 
-    def prior(self, num_points: int) -> Prior:
-        if self.weight_decay is None:
-            return Prior(self.prior_std)
-        return Prior((num_points * self.weight_decay) ** -0.5 if self.weight_decay else math.inf)
+    def __post_init__(self):
+        if self.weight_decay is not None and self.prior_std != 1.0:
+            raise UserError(
+                f"A posterior has one prior, but prior_std is {self.prior_std} and weight_decay "
+                f"{self.weight_decay}: leave one of them out, or give --weight_decay none."
+            )
 
     def refuse_flat_prior(self) -> None:
         if self.weight_decay == 0:

@@ -6,7 +6,8 @@ variances σ² and the last K deviations D from the running mean, weights are dr
 
     w = w̄ + σ z₁ / √2 + D z₂ / √(2 (K − 1))
 
-so that half of the variance of each weight comes from σ² and half from D.
+so that half of the variance of each weight comes from σ² and half from D. At temperature T this
+variance is T times as large.
 """
 
 from collections.abc import Sequence
@@ -100,10 +101,11 @@ class SWAG(Method):
 
     def posterior(self, problem: Problem, state: SWAGState, config) -> Posterior:
         count = min(config.num_epochs - config.num_pretrain_epochs, config.rank)
-        variance = (state.square - state.mean.square()).clamp(min=0)
+        variance = (state.square - state.mean.square()).clamp(min=0) * problem.temperature
+        rank_scale = (2 * (count - 1) / problem.temperature) ** 0.5
         modes = [
             LowRank(
-                mean, deviations[:count] / (2 * (count - 1)) ** 0.5, network=problem.network,
+                mean, deviations[:count] / rank_scale, network=problem.network,
                 diagonal=(each / 2).sqrt(),
             )
             for mean, each, deviations in zip(state.mean, variance, state.deviations, strict=True)

@@ -31,7 +31,7 @@ SCHEDULES = ("constant", "step", "cosine")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to minimise: mean cross-entropy + ½ prior_precision ‖weights − a‖² / number of points.
+    """How to minimise: mean cross-entropy + ½ Σ prior_precision (weights − a)² / number of points.
 
     a is 0, or the anchors of the `TrainingState`.
     """
@@ -40,7 +40,7 @@ class TrainingSettings:
     learning_rate: float
     batch_size: int
     momentum: float = 0.9  # of SGD
-    prior_precision: float = 0.0
+    prior_precision: float | Tensor = 0.0  # or one of every weight [d]
     nesterov: bool = False
     schedule: str = "constant"  # of the learning rate: one of SCHEDULES
     milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies it by gamma
@@ -67,11 +67,12 @@ class RecipeConfig(TrainingConfig, PriorConfig, ModesConfig, AugmentationConfig)
     gamma: float = option(0.1, "factor of the learning rate at each milestone", above=0)
 
     def __post_init__(self):
+        super().__post_init__()
         if self.nesterov and self.optimizer != "SGD":
             raise UserError("--nesterov belongs to SGD: leave it out, or give --optimizer SGD.")
 
 
-def settings_of(config, prior_precision: float = 0.0) -> TrainingSettings:
+def settings_of(config, prior_precision: float | Tensor = 0.0) -> TrainingSettings:
     """Return the settings in a `TrainingConfig`, with those of a `RecipeConfig` if it is one."""
     settings = TrainingSettings(
         config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
@@ -203,11 +204,14 @@ class _Members(NamedTuple):
     momentum: Tensor  # [K, d], changed in place
     anchors: Tensor | None  # [K, d]
     rows: int  # images of a batch
-    decay: float
+    decay: float | Tensor  # or one of every weight [d]
     learning_rate: float
 
     def add_decay(self, gradient: Tensor) -> None:
-        if self.decay:
+        if isinstance(self.decay, Tensor):
+            distance = self.weights if self.anchors is None else self.weights - self.anchors
+            gradient.addcmul_(distance, self.decay)
+        elif self.decay:
             gradient.add_(self.weights, alpha=self.decay)
             if self.anchors is not None:
                 gradient.sub_(self.anchors, alpha=self.decay)
@@ -267,15 +271,16 @@ def _nesterov_step(group: _Members, momentum: float) -> StepFunction:
 
 
 def _adam_step(group: _Members, second_moment: Tensor, num_steps: int) -> StepFunction:
-    weights, has_buffers = group.weights, group.network.has_buffers
+    weights = group.weights
     gradient = torch.empty_like(weights)
     find_gradient = group.network.gradient(weights, gradient, group.rows)
     steps_done = torch.tensor(float(num_steps), device=weights.device)
-    fused_decay = 0.0 if has_buffers else group.decay  # the kernel would decay buffers, too
+    uniform = not (group.network.has_buffers or isinstance(group.decay, Tensor))
+    fused_decay = group.decay if uniform else 0.0  # the kernel decays all weights alike
 
     def step(inputs: Tensor, labels: Tensor) -> Tensor:
         nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
-        if has_buffers:
+        if not uniform:
             group.add_decay(gradient)
         elif group.anchors is not None:
             gradient.sub_(group.anchors, alpha=group.decay)

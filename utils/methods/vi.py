@@ -1,9 +1,9 @@
 """Mean-field Gaussian variational inference.
 
-q(w) = N(μ, diag σ²) minimises E_q[−log p(data | w)] + KL(q ‖ prior) by stochastic gradients, with
-one weight sample w = μ + σ ε per batch (the reparameterisation trick). σ is parameterised by its
-log and kept at SMALLEST_STD or above. With several modes, each is a Gaussian fitted from a start
-of its own.
+q(w) = N(μ, diag σ²) minimises E_q[−log p(data | w)] / T + KL(q ‖ prior) by stochastic gradients,
+with one weight sample w = μ + σ ε per batch (the reparameterisation trick). At temperature T the
+prior is N(0, T s²). σ is parameterised by its log and kept at SMALLEST_STD or above. With several
+modes, each is a Gaussian fitted from a start of its own.
 """
 
 import math
@@ -47,6 +47,7 @@ class VIConfig(PriorConfig, ModesConfig):
     num_draws: int = option(100, "weight samples that the predictions average over", minimum=1)
 
     def __post_init__(self):
+        super().__post_init__()
         self.refuse_flat_prior()
 
 
@@ -77,6 +78,7 @@ def train_vi_epoch(
     batch_size: int,
     seed: int,
     prior: Prior,
+    temperature: float = 1.0,
 ) -> tuple[VIState, float]:
     """Return the state an epoch later, and the mean NLL of the training images along the way."""
     parameters, momentum, second_moment = (each.clone() for each in state[:3])
@@ -96,7 +98,7 @@ def train_vi_epoch(
         torch.exp(log_std, out=std)
         noise.normal_(generator=noise_stream)
         torch.addcmul(mean, std, noise, out=weights)
-        scale = num_points / len(indices)
+        scale = num_points / len(indices) / temperature
         nll = find_gradient(images[indices][None], labels[indices][None], scale=scale, keep=0)
         total_nll += nll.sum()
         # ∂/∂log σ = (g ε + σ/s²) σ − 1 and ∂/∂μ = g + μ/s², where g is the likelihood's gradient
@@ -146,14 +148,15 @@ class VI(Method):
         state, train_nll = train_vi_epoch(
             network, state, data.train_images, data.train_labels,
             learning_rate=config.learning_rate, batch_size=config.batch_size, seed=config.seed,
-            prior=problem.prior,
+            prior=problem.tempered_prior, temperature=problem.temperature,
         )  # fmt: skip
         nll = train_nll * len(data.train_images)
-        kl = problem.prior.kl(*state.parameters)
+        kl = problem.tempered_prior.kl(*state.parameters)
         probabilities = class_probabilities(network, state.parameters[0], data.test_images)
         test_accuracy = accuracy(probabilities, data.test_labels)
-        record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": -nll - kl}
-        state = state._replace(elbos=torch.cat([state.elbos, state.elbos.new_tensor([-nll - kl])]))
+        elbo = -nll / problem.temperature - kl
+        record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": elbo}
+        state = state._replace(elbos=torch.cat([state.elbos, state.elbos.new_tensor([elbo])]))
         if FEWEST_ELBOS <= state.epoch == config.num_epochs:
             slope, error = recent_slope(state.elbos)
             record |= {"elbo_slope": slope, "elbo_slope_error": error}

@@ -45,6 +45,10 @@ class Moments:
             raise UserError(f"A deviation needs at least two samples; there is {self.count}.")
         return self.squares / (self.count - 1)
 
+    def in_units_of(self, std: float | Tensor) -> "Moments":
+        """Return the moments of w/s."""
+        return Moments(self.count, self.mean / std, self.squares / (std * std))
+
     def gaussian(self, network: Network | None = None) -> Gaussian:
         return Gaussian(self.mean.float(), self.variance().sqrt().float(), network)
 

@@ -1,10 +1,16 @@
-"""The prior N(0, s²) on every weight and bias, wherever a formula contains it.
+"""The prior N(0, s²) on weights and biases, wherever a formula contains it.
 
-Weight decay λ with the mean cross-entropy of N images is the prior with s = (N λ)^−½.
+Weight decay λ with the mean cross-entropy of N images is the prior with s = (N λ)^−½. At
+temperature T the posterior is exp(−U/T), so its prior is N(0, T s²). Running statistics have no
+prior: s = ∞.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from utils.networks.network import Network
+from utils.runs.errors import UserError
 
 import torch
 from torch import Tensor
@@ -12,11 +18,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prior:
-    std: float | Tensor = 1.0  # s: one number, or one of every weight [d]
+    std: float | Tensor = 1.0  # s: one number, or one of every weight [d]; ∞: no prior
 
     @property
     def precision(self) -> float | Tensor:
         return 1 / (self.std * self.std)
+
+    @property
+    def proper(self) -> bool:
+        """Whether at least one weight has a prior."""
+        return bool(torch.as_tensor(self.std).isfinite().any())
+
+    def tempered(self, temperature: float) -> "Prior":
+        """Return N(0, T s²)."""
+        return Prior(self.std * math.sqrt(temperature))
 
     def potential(self, weights: Tensor) -> float:
         """Return ½ Σ w²/s² in float64."""
@@ -31,16 +46,69 @@ class Prior:
             gradient.add_(weights, alpha=self.precision)
 
     def kl(self, mean: Tensor, log_std: Tensor) -> float:
-        """Return KL(N(mean, std²) ‖ N(0, s²)), summed over weights, in nats."""
+        """Return KL(N(mean, std²) ‖ N(0, s²)), summed over weights with a prior, in nats."""
         variance = (2 * log_std).double().exp()
         log_ratio = log_std.double() - _log(self.std)
         scaled = (variance + mean.double().square()) * self.precision
-        return (0.5 * (scaled - 1) - log_ratio).sum().item()
+        each = 0.5 * (scaled - 1) - log_ratio
+        return (each[self.std.isfinite()] if isinstance(self.std, Tensor) else each).sum().item()
 
-    def draw(self, num_weights: int, generator: torch.Generator) -> Tensor:
-        """Draw weights [d] from the prior."""
-        return torch.randn(num_weights, generator=generator) * self.std
+    def draw(self, network: Network, generator: torch.Generator) -> Tensor:
+        """Draw weights [d] from the prior; running statistics are those of a new network."""
+        weights = torch.randn(network.num_weights, generator=generator) * _on_cpu(self.std)
+        for slot in network.slots:
+            if slot.role == "buffer":
+                slot.of(weights).fill_(slot.center)
+        return weights
+
+    def standardise(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both [d] in units of s."""
+        return mean / self.std, std / self.std
+
+
+def prior_of(
+    settings: Mapping, network: Network, num_points: int, device: torch.device | str = "cpu"
+) -> Prior:
+    """Return the prior in the settings of a method, or in the config.yaml that a run recorded.
+
+    It is N(0, 1) if they do not say. `num_points` is the number of training images.
+    """
+    std = settings.get("prior_std") or 1.0
+    if settings.get("weight_decay") is not None:
+        std = _std(num_points * settings["weight_decay"])
+    if settings.get("prior_precision") is not None:
+        std = _std(settings["prior_precision"])
+    if isinstance(std, float | int) and not network.has_buffers:
+        return Prior(float(std))
+    return Prior(by_layer(network, std).to(device))
+
+
+def by_layer(network: Network, std: float | list[float]) -> Tensor:
+    """Return s of every weight [d] from one number, or one for each layer.
+
+    A layer is a matrix or convolution with the biases and normalisations behind it.
+    """
+    stds, layer = torch.empty(network.num_weights), -1
+    layers = [len(slot.shape) > 1 and slot.role == "weight" for slot in network.slots]
+    each = std if isinstance(std, list) else [std] * sum(layers)
+    if len(each) != sum(layers):
+        raise UserError(
+            f"prior_std has {len(each)} values, but {network} has {sum(layers)} layers: give one "
+            "for each layer, or a single one."
+        )
+    for slot, begins in zip(network.slots, layers, strict=True):
+        layer += begins
+        slot.of(stds).fill_(math.inf if slot.role == "buffer" else each[max(layer, 0)])
+    return stds
+
+
+def _std(precision: float) -> float:
+    return precision**-0.5 if precision else math.inf
 
 
 def _log(std: float | Tensor) -> float | Tensor:
     return std.log() if isinstance(std, Tensor) else math.log(std)
+
+
+def _on_cpu(std: float | Tensor) -> float | Tensor:
+    return std.cpu() if isinstance(std, Tensor) else std

@@ -73,6 +73,7 @@ def _check_limits(value, limits: dict, source: str) -> None:
             raise UserError(f"{source} must be {words} {limit}, got {value}.")
 
 
+NUMBERS = float | list[float]  # one number, or several
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -83,6 +84,8 @@ def plain_type(kind) -> type:
 
 def _to_type(value, kind, source: str):
     """Return `value`, from YAML or as a text from the command line, as `kind`."""
+    if kind == NUMBERS:
+        return _to_numbers(value, source)
     plain = plain_type(kind)
     if type(None) in typing.get_args(kind) and str(value).lower() == "none":
         return None
@@ -107,6 +110,17 @@ def _to_type(value, kind, source: str):
     if not math.isfinite(number) or number != plain(number):
         raise wrong
     return plain(number)
+
+
+def _to_numbers(value, source: str) -> float | list[float]:
+    """Return a number, or a list of them from a list or a text such as 1,0.5 or [1, 0.5]."""
+    if isinstance(value, str) and ("," in value or value.startswith("[")):
+        value = [item for item in value.strip("[]").split(",") if item.strip()]
+    if not isinstance(value, list):
+        return _to_type(value, float, source)
+    if not value:
+        raise UserError(f"{source} must be a number or several, got an empty list.")
+    return [_to_type(item, float, source) for item in value]
 
 
 def _items(value, source: str) -> list:

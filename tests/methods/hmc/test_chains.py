@@ -11,6 +11,7 @@ from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.chains import advance, start_chains, transition
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
+from utils.posteriors.prior import Prior
 
 import numpy as np
 import pytest
@@ -99,16 +100,20 @@ def test_a_transition_depends_on_its_stream_alone():
 # ---- posteriors
 
 
-def test_posterior_of_a_bias_in_closed_form():
+@pytest.mark.parametrize(("std", "temperature"), [(1.0, 1.0), (0.6, 1.0), (1.5, 0.3)])
+def test_posterior_of_a_bias_in_closed_form(std, temperature):
     """Of images that are all zero a network without hidden layers sees its biases alone. With two
-    classes the likelihood depends on δ = b₁ − b₀ only, whose prior is N(0, 2): a density of one
-    dimension, integrated numerically. The weights keep their prior N(0, 1)."""
+    classes the likelihood depends on δ = b₁ − b₀ only, whose prior is N(0, 2 s²): a density of one
+    dimension, integrated numerically. The weights keep their prior, N(0, T s²) at temperature T."""
     network = MLP((2, 2))
     images, labels = torch.zeros(9, 2, dtype=torch.float64), torch.tensor([1] * 7 + [0] * 2)
-    target = Potential(network, images, labels)
-    states, _ = run_chain(target, torch.zeros(6, dtype=torch.float64), 0.5, 4, 3000)
+    prior = Prior(std).tempered(temperature)
+    target = Potential(network, images, labels, prior=prior, temperature=temperature)
+    steps = 0.5 * std * math.sqrt(temperature), 4 if std > 0.6 else 3  # no period of δ's
+    states, _ = run_chain(target, torch.zeros(6, dtype=torch.float64), *steps, 3000)
     delta = np.linspace(-12, 12, 20001)
-    density = np.exp(-(delta**2) / 4 - 7 * np.log1p(np.exp(-delta)) - 2 * np.log1p(np.exp(delta)))
+    likelihood = -7 * np.log1p(np.exp(-delta)) - 2 * np.log1p(np.exp(delta))
+    density = np.exp((likelihood - delta**2 / (4 * std**2)) / temperature)
     density /= density.sum()
     mean = (density * delta).sum()
     variance = (density * delta**2).sum() - mean**2
@@ -117,7 +122,10 @@ def test_posterior_of_a_bias_in_closed_form():
     assert abs(found.mean() - mean) < 4.5 * math.sqrt(variance / ess)
     assert abs(found.var() - variance) < 4.5 * variance * math.sqrt(2.5 / ess)
     for weight in states[:, :4].T:
+        weight = weight / (std * math.sqrt(temperature))
         assert abs(weight.mean()) < 4.5 / math.sqrt(ess_bulk(weight[None]))
+        squares = ess_bulk(np.square(weight)[None])
+        assert abs(np.square(weight).mean() - 1) < 4.5 * math.sqrt(2 / squares)
         assert abs((weight**2).mean() - 1) < 4.5 * math.sqrt(2 / ess_bulk(weight[None] ** 2))
 
 

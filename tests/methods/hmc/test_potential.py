@@ -66,6 +66,21 @@ def test_the_prior_has_any_width(kind):
     torch.testing.assert_close(energy.gradient, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_temperature_divides_the_potential():
+    network, std, temperature = MLP((5, 4, 3)), 0.3, 0.2
+    weights, images, labels = problem(network, 50)
+    prior = Prior(std).tempered(temperature)
+    target = Potential(network, images, labels, prior=prior, temperature=temperature)
+    potential, nll, gradient = by_autograd(network, weights, images, labels)
+    untempered = nll + (potential - nll) / std**2
+    energy, force = target.trajectory(weights)
+    assert energy.nll == pytest.approx(nll, rel=1e-12)
+    assert energy.potential == pytest.approx(untempered / temperature, rel=1e-12)
+    expected = (gradient - weights + weights / std**2) / temperature
+    torch.testing.assert_close(energy.gradient, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(force(weights), expected, rtol=1e-9, atol=1e-9)
+
+
 def test_energies_are_summed_in_float64():
     network = MLP((4, 3))
     weights, images, labels = problem(network, 3000, dtype=torch.float32)

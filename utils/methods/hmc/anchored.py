@@ -3,7 +3,7 @@
 Weights of the posterior have the size of their prior N(0, s²), far above that of trained weights.
 An anchored MAP minimises NLL + ½ ‖θ − θ₀‖²/s² with θ₀ drawn from the prior (Pearce et al. 2020,
 "Uncertainty in neural networks: approximately Bayesian ensembling"). It fits the data with weights
-that are almost where the prior put them.
+that are almost where the prior put them. At temperature T anchors are draws from N(0, T s²).
 """
 
 from collections.abc import Callable
@@ -29,13 +29,14 @@ def anchored_maps(
     seed: int,
     epochs: int,
     prior: Prior = STANDARD_NORMAL,
+    temperature: float = 1.0,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> Tensor:
     """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
 
     Train for `epochs` at each of the learning rates.
     """
-    anchors = torch.stack([prior.draw(network.num_weights, stream) for stream in streams])
+    anchors = torch.stack([prior.tempered(temperature).draw(network, stream) for stream in streams])
     anchors = anchors.to(data.train_images.device)
     settings = TrainingSettings(
         "Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=prior.precision

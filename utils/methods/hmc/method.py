@@ -11,16 +11,16 @@ from utils.methods.hmc.display import monitored, print_summary
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.methods.method import Method, Problem
+from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
+from utils.methods.settings import PriorConfig
 from utils.networks.registry import inputs_for, network_for
-from utils.posteriors.prior import Prior
 from utils.report.figures import BLUE, Look
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
-from utils.runs.config import NetworkConfig, option
+from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
-from utils.runs.ranks import Ranks
+from utils.runs.ranks import ALONE, Ranks
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.seeding import generator
 
@@ -33,7 +33,7 @@ REFUSED, FINISHED, OPEN = range(3)  # what the first rank says of the run
 
 
 @dataclass(frozen=True, kw_only=True)
-class HMCConfig(NetworkConfig):
+class HMCConfig(PriorConfig):
     config_name: str = option("laptop", "named settings: configs/MNIST_HMC/NAME.yaml")
     num_samples: int = option(250, "samples stored of each chain", minimum=1)
     num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
@@ -79,6 +79,10 @@ class HMCConfig(NetworkConfig):
         20.0, "seconds between checkpoints, or a transition if that is longer",
         minimum=0, changeable=True,
     )  # fmt: skip
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.refuse_flat_prior()
 
     def schedule(self) -> Schedule:
         return Schedule(self.num_chains, self.num_burnin, self.num_samples, self.store_every)
@@ -180,13 +184,13 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
 
 
 def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
-    network, data, prior = problem[:3]
+    network, data, prior = problem.network, problem.data, problem.tempered_prior
     lists = ListSettings(config.safe_margin, config.longest_sleep)
     images, labels = data.train_images, data.train_labels
     if config.parallel != "data":
-        return Potential(network, images, labels, config.force, lists, prior=prior)
+        ranks = ALONE
     parts = ranks.part(images), ranks.part(labels)
-    return Potential(network, *parts, config.force, lists, ranks, prior)
+    return Potential(network, *parts, config.force, lists, ranks, prior, problem.temperature)
 
 
 def resume_or_start(
@@ -219,7 +223,8 @@ def start_weights(config: HMCConfig, problem: Problem) -> Tensor:
     with progress_bar(total, "anchored start") as bar:
         return anchored_maps(
             problem.network, problem.data, streams, config.seed, config.anchored_epochs,
-            problem.prior, on_epoch=lambda member, epoch, loss: bar.update(),
+            problem.prior, problem.temperature,
+            on_epoch=lambda member, epoch, loss: bar.update(),
         )  # fmt: skip
 
 
@@ -228,6 +233,7 @@ class HMC(Method):
 
     name, kind, title = "hmc", "HMC", "HMC"
     look = Look(BLUE)
+    takes_batch_norm = False
     Config = HMCConfig
 
     def run(self, config: HMCConfig) -> None:
@@ -238,10 +244,11 @@ class HMC(Method):
                 return
             data = load_dataset(config.dataset, config.data_dir, config.num_train)
             network = network_for(config, data)
+            refuse_batch_norm(self, network)
             data = inputs_for(network, data).to(device)
+            problem = problem_of(config, network, data, device)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
             run, to_do = open_together(config, device, ranks)
             if to_do:
                 share_matmul(ranks, device, run)
-                problem = Problem(network, data, Prior(), device)
                 run_chains(config, problem, ranks, run)

@@ -1,6 +1,9 @@
 """The log joint of a network's weights and the training data, and its gradient.
 
-    U(θ) = Σ_n −log p(y_n | x_n, θ) − log p(θ)        the potential, up to a constant
+    U(θ) = Σ_n −log p(y_n | x_n, θ) + ½ Σ_i θ_i²/s_i²       up to a constant
+
+The chain's target is exp(−U/T), and what is called potential here is U/T: the NLL divided by the
+temperature T plus the potential of the tempered prior N(0, T s²).
 
 Energies use all the data and are summed in float64. A *force*, the gradient along a trajectory, may
 skip points whose gradient is lost in float32's rounding. At stationarity of the paper's posterior
@@ -52,13 +55,16 @@ ROW_MULTIPLE = 64
 
 
 class Energy(NamedTuple):
-    potential: float  # U(θ) in nats
+    potential: float  # U(θ)/T in nats
     nll: float  # Σ_n −log p(y_n | x_n, θ) in nats
-    gradient: Tensor  # ∂U/∂θ [d]
+    gradient: Tensor  # ∂(U/T)/∂θ [d]
 
 
 class Potential:
-    """U(θ) of a network on images [N, …] and labels [N]; on several ranks, of this rank's part."""
+    """U(θ)/T of a network on images [N, …] and labels [N]; on several ranks, of this rank's part.
+
+    `prior` is the tempered one, N(0, T s²).
+    """
 
     def __init__(
         self,
@@ -69,8 +75,10 @@ class Potential:
         list_settings: ListSettings | None = None,
         ranks: Ranks = ALONE,
         prior: Prior = STANDARD_NORMAL,
+        temperature: float = 1.0,
     ):
         self._labels, self.ranks, self.prior = labels, ranks, prior
+        self.temperature = temperature
         self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
         if force == "auto":
             force = "listed" if self.num_points > LISTED_FROM else "dense"
@@ -79,7 +87,7 @@ class Potential:
         self.flops = self._passes.flops  # of the largest product of a full pass
 
     def energy(self, weights: Tensor) -> Energy:
-        """Return U(θ) and its gradient, from all the data."""
+        """Return U(θ)/T and its gradient, from all the data."""
         return self.measure(weights)[0]
 
     def trajectory(self, weights: Tensor) -> tuple[Energy, "Force"]:
@@ -93,7 +101,8 @@ class Potential:
         gradient = torch.empty_like(weights)
         nll, margins = self.pass_over(weights, gradient)
         nll = self.ranks.sum(nll.double().sum().reshape(1)).item()
-        return Energy(nll + self.prior.potential(weights), nll, gradient), margins
+        potential = nll / self.temperature + self.prior.potential(weights)
+        return Energy(potential, nll, gradient), margins
 
     def pass_over(
         self, weights: Tensor, gradient: Tensor, rows: Tensor | None = None
@@ -113,7 +122,10 @@ class Potential:
             nll.append(chunk_nll[0, :count])
             self._backward(errors[0], count)
         self._passes.finish()
-        self.prior.add_gradient(self.ranks.sum(gradient), weights)
+        gradient = self.ranks.sum(gradient)
+        if self.temperature != 1:
+            gradient.div_(self.temperature)
+        self.prior.add_gradient(gradient, weights)
         return torch.cat(nll), torch.cat(margins)
 
     def _chunks(self, rows: Tensor | None) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
