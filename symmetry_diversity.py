@@ -28,7 +28,7 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.members import Members, open_members
 from utils.quality.correlation import Correlation, pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
-from utils.quality.images import TestImages, evenly_spaced, load_test_images
+from utils.quality.images import ImageSets, evenly_spaced, load_test_images
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -136,7 +136,7 @@ def check_independent(members: Members, path: Path) -> None:
 # ---- comparing them
 
 
-def compare_networks(members: Members, images: TestImages, run: Run) -> tuple[dict, dict]:
+def compare_networks(members: Members, images: ImageSets, run: Run) -> tuple[dict, dict]:
     """Return arrays of all pairs of independent networks, and what the summary says of them."""
     weights, config = members.weights.flatten(0, 1), run.config
     memory = 12 * len(weights) * members.network.num_classes * config.num_images
@@ -163,7 +163,7 @@ def compare_networks(members: Members, images: TestImages, run: Run) -> tuple[di
     return arrays, summary
 
 
-def compare_pairs(network: Network, weights: Tensor, images: TestImages) -> Pairs:
+def compare_pairs(network: Network, weights: Tensor, images: ImageSets) -> Pairs:
     information, different, halves = {}, {}, {}
     for side in SIDES:
         predictions = predict_all(network, weights, getattr(images, side))
@@ -211,7 +211,7 @@ def of_disagreement(pairs: Pairs, side: str, random: np.random.Generator) -> Cor
 
 
 def compare_copies(
-    members: Members, data: Dataset, images: TestImages, config: DiversityConfig
+    members: Members, data: Dataset, images: ImageSets, config: DiversityConfig
 ) -> dict[str, np.ndarray]:
     """Fine-tune some networks twice, in different orders of the images, and compare the copies."""
     network, weights = members.network, members.weights.flatten(0, 1)[: config.num_copies]
@@ -239,7 +239,7 @@ def each_pair(predictions: Tensor, compare) -> np.ndarray:
 
 
 def compare_chains(
-    chains: Members, networks: Members, images: TestImages, run: Run
+    chains: Members, networks: Members, images: ImageSets, run: Run
 ) -> dict[str, np.ndarray]:
     """Compare samples of one chain, and of two different ones."""
     if chains.network != networks.network:

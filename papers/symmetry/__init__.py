@@ -9,6 +9,7 @@ it:
     figures            the figures on symmetry, with captions
     claims             what the paper says about symmetry, judged by our results
     quality_figures    the figures on quality and diversity
+    quality_tables     the table of posteriors
     quality_claims     what the paper says about quality and diversity, judged
     paper              all of it as one `Paper`, with the sections of the report
 """

@@ -3,8 +3,12 @@
 The criteria are ours, stated before any run: the paper gives no thresholds.
 """
 
+import math
+
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
-from utils.report.results import Results
+from utils.report.results import Missing, Results
+
+from scipy.stats import kendalltau
 
 WEAK = 0.3  # a rank correlation within ± this is weak
 
@@ -43,3 +47,162 @@ def collapse_is_absent(results: Results) -> Finding:
         f"{100 * inside[name]:.1f} % and {100 * outside[name]:.1f} %. ρ = {rho['rho']:.2f} "
         f"({rho['low']:.2f} to {rho['high']:.2f}, Mantel p = {rho['p']:.3f}).",
     )
+
+
+# ---- Table 1
+
+MEASURES = ("weights", "canonical", "rebased", "inside", "outside", "units")
+SCORES = ("accuracy", "brier", "ece", "aupr_in", "fpr95_in")
+HIGHER = ("accuracy", "aupr_in", "mi_inside", "mi_outside")  # is better, or more diverse
+CLEAR = 2  # standard errors
+SIGNIFICANT = 0.01
+
+
+def _pairs(rows: list[dict]) -> dict[str, tuple[dict, dict]]:
+    """Return the rows with one and with several modes, by method."""
+    names = dict.fromkeys(row["name"] for row in rows)
+    found = {
+        name: {row["modes"]: row for row in rows if row["name"] == name} for name in names
+    }  # fmt: skip
+    return {
+        name: (both["one"], both["multi"]) for name, both in found.items() if len(both) == 2
+    }  # fmt: skip
+
+
+def _gain(one: dict, several: dict, score: str) -> tuple[float, float]:
+    """Return by how much several modes are better, and by how many standard errors."""
+    numbers = [row[part][score] for part in ("scores", "errors") for row in (several, one)]
+    if None in numbers[:2]:
+        return math.nan, math.nan
+    errors = [error or 0.0 for error in numbers[2:]]
+    change = (numbers[0] - numbers[1]) * (1 if score in HIGHER else -1)
+    error = math.hypot(*errors)
+    return change, change / error if error else math.copysign(math.inf, change)
+
+
+@claim(
+    "Posteriors with several modes are better than those with one: in accuracy, Brier score and "
+    "calibration, and in detecting images from elsewhere.",
+    source="Table 1",
+    criterion=f"of all methods and the scores {', '.join(SCORES)}: holds if several modes are "
+    f"better by {CLEAR} standard errors in 80 % of the cases and worse in none; in part if better "
+    "in more cases than worse",
+    kinds=("symmetry_table",),
+)
+def several_modes_are_better(results: Results) -> Finding:
+    pairs = _pairs(results.json("symmetry_table", "table.json"))
+    if not pairs:
+        raise Missing("No posterior has rows with one and with several modes")
+    better, worse, told, cases = 0, 0, [], 0
+    for name, (one, several) in pairs.items():
+        clear = {"better": [], "worse": []}
+        for score in SCORES:
+            _, z = _gain(one, several, score)
+            cases += 1
+            if z > CLEAR:
+                clear["better"].append(score)
+            elif z < -CLEAR:
+                clear["worse"].append(score)
+        better, worse = better + len(clear["better"]), worse + len(clear["worse"])
+        listed = (f"{word} in {', '.join(names)}" for word, names in clear.items() if names)
+        told.append(f"{name}: {'; '.join(listed) or 'no clear difference'}")
+    holds = better >= 0.8 * cases and not worse
+    return Finding(
+        HOLDS if holds else PARTLY if better > worse else FAILS,
+        f"Clearly better in {better} of {cases} cases, clearly worse in {worse}. "
+        f"{'. '.join(told)}.",
+    )
+
+
+@claim(
+    "Posteriors with several modes are more diverse, in and out of the distribution.",
+    source="Table 1",
+    criterion=f"holds if the mutual information is larger by {CLEAR} standard errors with several "
+    "modes, for all methods and on both kinds of images; in part if in half of the cases",
+    kinds=("symmetry_table",),
+)
+def several_modes_are_more_diverse(results: Results) -> Finding:
+    more, told = [], []
+    for name, (one, several) in _pairs(results.json("symmetry_table", "table.json")).items():
+        if one["samples"] < 2:
+            continue  # a single network has no mutual information
+        for score in ("mi_inside", "mi_outside"):
+            more.append(_gain(one, several, score)[1] > CLEAR)
+        values = [f"{row['scores'][score]:.4f}" for score in ("mi_inside", "mi_outside")
+                  for row in (one, several)]  # fmt: skip
+        told.append(f"{name} {values[0]} → {values[1]} in, {values[2]} → {values[3]} out")
+    if not more:
+        raise Missing("No posterior has rows with several samples of one mode and of several")
+    return Finding(
+        HOLDS if all(more) else PARTLY if 2 * sum(more) >= len(more) else FAILS,
+        f"Clearly more in {sum(more)} of {len(more)} cases (nats): {'; '.join(told)}.",
+    )
+
+
+@claim(
+    "There is no clear correlation between the distance of a posterior's weights to independent "
+    "networks and its scores.",
+    source="Section 4.3, Table 1",
+    criterion="rank correlations of MMD² of weights, as they are and without symmetries, with "
+    f"{', '.join(SCORES)}, over rows (within those of one mode and of several) and over the modes "
+    f"of each method: does not hold if one is significant (p < {SIGNIFICANT}, corrected for their "
+    f"number); holds if all 95 % intervals lie within ±{WEAK}; else absence cannot be shown: in "
+    "part",
+    kinds=("symmetry_table",),
+)
+def no_correlation(results: Results) -> Finding:
+    content, told, found = results.json("symmetry_table", "correlations.json"), [], []
+    for over, cells in content.items():
+        weights = {
+            name: cell
+            for name, cell in cells.items()
+            if name.partition("/")[0] in MEASURES[:3] and cell["low"] is not None
+        }
+        found += weights.values()
+        if weights:
+            name, cell = min(weights.items(), key=lambda item: item[1]["p"])
+            told.append(
+                f"over {cell['count']} {over} the smallest p is {cell['p']:.4f} of "
+                f"{len(weights)}: {name} with ρ = {cell['rho']:.2f} ({cell['low']:.2f} to "
+                f"{cell['high']:.2f})"
+            )
+    if not found:
+        raise Missing("Correlations need at least 4 posteriors besides the references, or 4 modes")
+    clear = any(cell["p"] * len(found) < SIGNIFICANT for cell in found)
+    absent = all(-WEAK < cell["low"] <= cell["high"] < WEAK for cell in found)
+    return Finding(FAILS if clear else HOLDS if absent else PARTLY, f"{'; '.join(told)}.")
+
+
+@claim(
+    "Independent networks are a good stand-in for the posterior.",
+    source="asked for by reviewers",
+    criterion="by distances of predictions to HMC, in and out of the distribution: holds if that "
+    "of the networks lies within the null's band; in part if not, but the order of posteriors by "
+    "total variation to the networks is that by total variation to HMC (Kendall's τ at least 0.7)",
+    kinds=("symmetry_table",),
+    ours=True,
+)
+def networks_stand_in(results: Results) -> Finding:
+    rows = results.json("symmetry_table", "table.json")
+    several = {row["name"]: row for row in rows if row["modes"] == "multi"}
+    if "hmc" not in several:
+        raise Missing("There is no reference by HMC: give --hmc")
+    spaces, told, inside = ("inside", "outside"), [], []
+    for space in spaces:
+        ours, null = (several[name]["distances"]["hmc"][space] for name in ("networks", "hmc"))
+        inside.append(ours["value"] <= null["high"])
+        told.append(f"{ours['value']:.4f} {space} (null up to {null['high']:.4f})")
+    others = [row for row in rows if row["name"] not in ("networks", "hmc")]
+    pairs = [[row["beside"][name]["total_variation"] for row in others]
+             for name in ("networks", "hmc")]  # fmt: skip
+    tau = kendalltau(*pairs).statistic if len(others) > 2 else math.nan
+    return Finding(
+        HOLDS if all(inside) else PARTLY if tau >= 0.7 else FAILS,
+        f"MMD² of the networks' predictions to HMC's: {', '.join(told)}. τ = {tau:.2f} over "
+        f"{len(others)} rows.",
+    )
+
+
+TABLE = (
+    several_modes_are_better, no_correlation, several_modes_are_more_diverse, networks_stand_in
+)  # fmt: skip

@@ -1,5 +1,6 @@
 """The figures on the quality and diversity of posteriors, each drawn from a run's result file."""
 
+import json
 from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
@@ -7,6 +8,8 @@ from utils.report.paper import figure
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 GROUPS = {  # of pairs, as symmetry_diversity.py names them
     "": ("independent networks", BLUE),
@@ -73,3 +76,160 @@ def diversity_scale(source: Path) -> Figure:
         axis.set(ylabel=f"{label} on {results['ood']}{unit}")
     axes[0].legend(loc="lower right")
     return drawn
+
+
+# ---- Table 1
+
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#8B4513", "#000000")
+DOTS = {  # scores in the figure of the table: titles and factors
+    "accuracy": ("accuracy [%]", 100), "brier": ("Brier", 1), "ece": ("ECE", 1),
+    "scaled_ece": ("ECE after scaling", 1), "aupr_in": ("AUPR in [%]", 100),
+    "fpr95_in": ("FPR95 in [%]", 100), "mi_inside": ("MI in [nats]", 1),
+    "mi_outside": ("MI out [nats]", 1),
+}  # fmt: skip
+MEASURED = {
+    "weights": "MMD² of weights",
+    "canonical": "NS, sorted",
+    "inside": "MMD² of predictions",
+}
+AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "AUPR in"}
+
+
+@figure(
+    "symmetry_table",
+    "table.json",
+    title="Table 1: the quality of posteriors with one mode and with several",
+    caption="Scores of every posterior with one of its modes (hollow: the mean over modes) and "
+    "with several (filled), with standard errors over modes. Networks are independent ones.",
+)
+def posterior_quality(source: Path) -> Figure:
+    """Draw the scores of all rows as dots."""
+    rows = json.loads(Path(source).read_text())
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    drawn, axes = panels(2, len(DOTS) // 2, width=2.6, height=0.9 + 0.26 * len(names))
+    for axis, (score, (title, factor)) in zip(axes.flat, DOTS.items(), strict=True):
+        for row in rows:
+            value, error = (row[part].get(score) for part in ("scores", "errors"))
+            if value is None:
+                continue
+            several = row["modes"] == "multi"
+            place = names.index(row["name"]) + (0.15 if several else -0.15)
+            axis.errorbar(
+                factor * value, place, xerr=factor * (error or 0), fmt="o", markersize=4,
+                color=BLUE if several else ORANGE, mfc=None if several else "white", linewidth=1,
+            )  # fmt: skip
+        axis.set(xlabel=title, ylim=(len(names) - 0.5, -0.5), ylabel="posterior")
+        axis.set_yticks(range(len(names)), names)
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+    kinds = {"one mode": (ORANGE, "white"), "several": (BLUE, BLUE)}
+    handles = [
+        Line2D([], [], marker="o", markersize=4, linestyle="", color=color, mfc=face, label=label)
+        for label, (color, face) in kinds.items()
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=2)
+    return drawn
+
+
+@figure(
+    "symmetry_table",
+    "table.json",
+    title="Distances to independent networks against scores",
+    caption="Each point is a posterior with one mode (hollow) or several (filled); the networks "
+    "themselves, whose distance is 0 but for noise, and HMC are crosses and do not count. ρ is the "
+    "rank correlation within both kinds, with its 95 % interval over methods.",
+)
+def quality_and_scores(source: Path) -> Figure:
+    """Draw scores against distances."""
+    rows = json.loads(Path(source).read_text())
+    found = json.loads(Path(source).with_name("correlations.json").read_text())["rows"]
+    rows = [row for row in rows if row["distances"].get("networks")]
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    measures = {
+        key: each for key, each in MEASURED.items() if key in rows[0]["distances"]["networks"]
+    }
+    drawn, axes = panels(len(measures), len(AGAINST), width=2.7, height=2.4)
+    for line, (measure, distance) in zip(axes, measures.items(), strict=True):
+        for axis, (score, label) in zip(line, AGAINST.items(), strict=True):
+            for row in rows:
+                color = COLORS[names.index(row["name"]) % len(COLORS)]
+                style = {"marker": "x"} if row["name"] in ("networks", "hmc") else {
+                    "marker": "o", "facecolors": color if row["modes"] == "multi" else "none",
+                }  # fmt: skip
+                value = row["distances"]["networks"][measure]["value"]
+                axis.scatter(value, row["scores"][score], s=20, color=color, **style)
+            axis.set(xlabel=distance, ylabel=label)
+            axis.xaxis.set_major_locator(MaxNLocator(4))
+            if (cell := found.get(f"{measure}/{score}")) and cell["low"] is not None:
+                axis.set_title(f"ρ = {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})")
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=COLORS[k % len(COLORS)], label=name)
+        for k, name in enumerate(names)
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=min(8, len(names)))
+    return drawn
+
+
+@figure(
+    "symmetry_table",
+    "table.json",
+    title="Reliability diagrams",
+    caption="Accuracy minus confidence by confidence, in 15 bins of equal width: below 0 a "
+    "posterior is overconfident. Left with one mode (points of all modes together), right with "
+    "several. Bins with fewer than 10 images are left out.",
+)
+def reliability_diagrams(source: Path) -> Figure:
+    """Draw the gaps of all rows."""
+    rows = json.loads(Path(source).read_text())
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    drawn, (axes,) = panels(1, 2, width=3.6, height=3.1)
+    for axis, (modes, title) in zip(
+        axes, {"one": "one mode", "multi": "several"}.items(), strict=True
+    ):
+        for row in (row for row in rows if row["modes"] == modes):
+            diagram = {key: np.array(each) for key, each in row["reliability"].items()}
+            used = diagram["sizes"] >= 10
+            gap = (diagram["accuracy"] - diagram["confidence"])[used]
+            number = names.index(row["name"])
+            axis.plot(
+                diagram["confidence"][used], gap, marker=".", linewidth=1, label=row["name"],
+                color=COLORS[number % len(COLORS)], linestyle=("-", "--", ":", "-.")[number % 4],
+            )  # fmt: skip
+        axis.axhline(0, color=GREY, linewidth=0.8)
+        axis.set(xlabel="confidence", ylabel="accuracy − confidence", title=title, xlim=(0, 1))
+    lines = [line for axis in axes for line in axis.get_lines()]
+    labels = {line.get_label(): line for line in lines if line.get_label() in names}
+    drawn.legend(labels.values(), labels, loc="outside lower center", ncols=min(8, len(labels)))
+    return drawn
+
+
+@figure(
+    "symmetry_table",
+    "table.json",
+    title="Confidence in and out of the distribution",
+    caption="Histograms of the largest probability, on test images (solid) and on images from "
+    "elsewhere (dashed). Means over modes where a row has one mode.",
+)
+def confidence(source: Path) -> Figure:
+    """Draw a histogram of confidence for each row."""
+    rows = json.loads(Path(source).read_text())
+    columns = min(4, len(rows))
+    lines = -(-len(rows) // columns)
+    drawn, axes = panels(lines, columns, width=2.4, height=1.9)
+    for axis, row in zip(axes.flat, rows, strict=False):
+        for side, color, style in (("inside", BLUE, "-"), ("outside", ORANGE, "--")):
+            shares = np.array(row["confidence"][side])
+            edges = np.linspace(0, 1, len(shares) + 1)
+            axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
+        axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
+        axis.set_title(f"{row['name']}, {'one mode' if row['modes'] == 'one' else 'several'}")
+    for axis in axes.flat[len(rows) :]:
+        axis.remove()
+    handles = [
+        Line2D([], [], color=BLUE, label="test images"),
+        Line2D([], [], color=ORANGE, linestyle="--", label="images from elsewhere"),
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=2)
+    return drawn
+
+
+TABLE = (posterior_quality, quality_and_scores, reliability_diagrams, confidence)

@@ -88,3 +88,21 @@ def power(
         value = mmd_squares(part, torch.arange(size) < int(mask.sum())).item()
         found += value > critical
     return found / draws
+
+
+def jackknife_error(kernel: Tensor, num_first: int, blocks: np.ndarray) -> float:
+    """Return the standard error of MMD² that is due to the blocks of the second side.
+
+    Each of them is left out in turn; `blocks` numbers those of the second side's rows only.
+    """
+    numbers = np.unique(blocks)
+    if len(numbers) < 3:
+        return float("nan")
+    first = torch.arange(num_first)
+    values = []
+    for number in numbers:
+        kept = num_first + torch.from_numpy(np.flatnonzero(blocks != number))
+        rows = torch.cat([first, kept])
+        part = kernel[rows][:, rows]
+        values.append(mmd_squares(part, torch.arange(len(rows)) < num_first).item())
+    return float(np.sqrt((len(numbers) - 1) * np.var(values)))

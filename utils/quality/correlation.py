@@ -39,14 +39,18 @@ def _pearson(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def partial_spearman(first, second, groups: Sequence) -> float:
-    """Return the correlation of ranks within groups: each group's mean rank is taken off."""
-    return _pearson(*(_centred(rankdata(each), groups) for each in (first, second)))
+    """Return the correlation of ranks within groups."""
+    return _pearson(*(ranks_within(each, groups) for each in (first, second)))
 
 
-def _centred(ranks: np.ndarray, groups: Sequence) -> np.ndarray:
-    labels = np.unique(groups, return_inverse=True)[1]
-    means = np.bincount(labels, ranks) / np.bincount(labels)
-    return ranks - means[labels]
+def ranks_within(values, groups: Sequence) -> np.ndarray:
+    """Return ranks within each group, from −½ to ½, so that groups do not differ on average."""
+    values, groups = np.asarray(values), np.asarray(groups)
+    ranks = np.empty(len(values))
+    for group in np.unique(groups):
+        place = groups == group
+        ranks[place] = rankdata(values[place]) / (place.sum() + 1) - 0.5
+    return ranks
 
 
 def grouped_correlation(
@@ -60,6 +64,8 @@ def grouped_correlation(
     """
     first, second, groups = map(np.asarray, (first, second, groups))
     rho = partial_spearman(first, second, groups)
+    if math.isnan(rho):
+        return Correlation(rho, rho, rho, rho)
     members = [np.flatnonzero(np.asarray(clusters) == each) for each in dict.fromkeys(clusters)]
     resampled = []
     for _ in range(draws):
@@ -67,7 +73,7 @@ def grouped_correlation(
         rows = np.concatenate([members[each] for each in chosen])
         resampled.append(partial_spearman(first[rows], second[rows], groups[rows]))
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    ranks = [_centred(rankdata(each), groups) for each in (first, second)]
+    ranks = [ranks_within(each, groups) for each in (first, second)]
     places = [np.flatnonzero(groups == each) for each in np.unique(groups)]
     beyond = 0
     for _ in range(draws):

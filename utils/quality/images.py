@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class TestImages(NamedTuple):
+class ImageSets(NamedTuple):
     """Inputs of a network, inside and outside of the distribution that it was trained on."""
 
     inside: Tensor  # [N, *input_shape]
@@ -21,7 +21,7 @@ class TestImages(NamedTuple):
     outside: Tensor  # [M, *input_shape]
     outside_name: str
 
-    def to(self, device: torch.device) -> "TestImages":
+    def to(self, device: torch.device) -> "ImageSets":
         return self._replace(**{
             name: each.to(device) for name, each in self._asdict().items() if torch.is_tensor(each)
         })  # fmt: skip
@@ -29,7 +29,7 @@ class TestImages(NamedTuple):
 
 def load_test_images(
     network: Network, data: Dataset, other: str | None, data_dir: str, most: int | None = None
-) -> TestImages:
+) -> ImageSets:
     """Return at most so many images of both kinds, evenly spaced, as the network takes them.
 
     `data` has its uint8 images. `other` names the data set from elsewhere; None: the usual one.
@@ -48,7 +48,7 @@ def load_test_images(
     images = elsewhere.images[evenly_spaced(len(elsewhere.images), most)]
     normalisation = data.normalisation(network.normalisation)
     outside = network_inputs(images, network.input_shape, normalisation)
-    return TestImages(
+    return ImageSets(
         inputs.test_images[places], inputs.test_labels[places], outside, elsewhere.name
     )
 

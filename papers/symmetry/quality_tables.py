@@ -1,0 +1,116 @@
+"""The table of posteriors: scores, distances to both references, power and time."""
+
+from utils.distances.spaces import TITLES
+from utils.quality.scores import QUALITY
+from utils.report.tables import Table, number
+
+MODES = {"one": "1", "multi": "several"}
+IN_TABLE = (
+    "accuracy", "nll", "brier", "ece", "adaptive_ece", "scaled_ece", "auroc", "aupr_in",
+    "aupr_out", "fpr95_in", "mi_inside", "mi_outside",
+)  # fmt: skip
+
+
+def quality_tables(rows: list[dict], powers: dict) -> list[Table]:
+    """Return the tables of scores, of distances to each reference, and of power."""
+    tables = [quality_table(rows), closeness_table(rows)]
+    tables += [distance_table(rows, name) for name in powers]
+    return [*tables, *(power_table(power, name) for name, power in powers.items())]
+
+
+def row_name(row: dict) -> list[str]:
+    """Return the cells that say which row it is."""
+    other_half = ", other half" if row["name"] in ("networks", "hmc") else ""
+    modes = f"{row['averaged']} × 1" if row["modes"] == "one" else str(row["num_modes"])
+    return [f"{row['name']}{other_half}", modes, str(row["samples"])]
+
+
+def quality_table(rows: list[dict]) -> Table:
+    metrics = [QUALITY[name] for name in IN_TABLE]
+    lines = [
+        [
+            *row_name(row), *(score_cell(row, metric) for metric in metrics),
+            *(number(row[f"{name}_seconds"], 1) for name in ("training", "sampling", "prediction")),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = ["posterior", "modes", "samples", *(metric.heading for metric in metrics)]
+    return Table(
+        [*head, "training s", "sampling s", "prediction s"], lines,
+        title="Scores",
+        note="± standard errors over modes (M × 1: means over M modes), not over test images, "
+        "which all rows share. ECE has bins of equal width, adaptive ECE of equal mass; after "
+        "scaling is with a temperature from held-out test images, probably the paper's ACE. In: "
+        "test images are the positive class, out: the others.",
+    )  # fmt: skip
+
+
+def score_cell(row: dict, metric) -> str:
+    factor, digits = (100, 2) if metric.percent else (1, 4)
+    value, error = (row[part].get(metric.name) for part in ("scores", "errors"))
+    if value is None:
+        return "–"
+    cell = number(factor * value, digits)
+    return cell if error is None else f"{cell} ± {number(factor * error, digits)}"
+
+
+def closeness_table(rows: list[dict]) -> Table:
+    names = list(rows[0]["beside"])
+    head = ["posterior", "modes", "samples"]
+    for name in names:
+        head += [f"agreement, {name} ↑", f"TV, {name} ↓"]
+    lines = [
+        [
+            *row_name(row),
+            *(number(row["beside"][name][key], 4) for name in names
+              for key in ("agreement", "total_variation")),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return Table(head, lines, title="Predictions beside the references' first halves")
+
+
+def distance_table(rows: list[dict], reference: str) -> Table:
+    spaces = {**TITLES, "classifier": "classifier"}
+    lines = [
+        [*row_name(row), *(distance_cell(row, reference, space) for space in spaces)]
+        for row in rows
+        if row["distances"].get(reference)
+    ]
+    (other,) = [r for r in rows if r["name"] == reference and r["modes"] == "multi"]
+    band = ["null, 95 %", "", ""]
+    for space in spaces:
+        null = other["distances"][reference].get(space, {})
+        low, high = (number(null.get(end), 4) for end in ("low", "high"))
+        band.append(f"{low} to {high}")
+    return Table(
+        ["posterior", "modes", "samples", *spaces.values()], [band, *lines],
+        title=f"MMD² to {reference}",
+        note="Unbiased, so 0 on average for equal distributions; * has p < 0.05 by permuting "
+        "modes. Sorted and rebased weights are without symmetries (NS). The last column is the "
+        "accuracy of a classifier between both sets: 0.5 is chance.",
+    )  # fmt: skip
+
+
+def distance_cell(row: dict, reference: str, space: str) -> str:
+    cell = row["distances"][reference].get(space, {})
+    value, error, p = (cell.get(name) for name in ("value", "error", "p"))
+    if value is None:
+        return "–"
+    star = "*" if p is not None and p < 0.05 else ""
+    spread = "" if error is None else f" ± {number(error, 4)}"
+    return f"{number(value, 4)}{star}{spread}"
+
+
+def power_table(power: dict, reference: str) -> Table:
+    changes = list(next(iter(power.values())))
+    lines = [
+        [TITLES[space], *(number(found[change], 2) for change in changes)]
+        for space, found in power.items()
+    ]
+    return Table(
+        ["compared by", *changes], lines,
+        title=f"How often changes planted in {reference} are found",
+        note="Half of the reference beside the other half with the change: the share of splits "
+        "above the null's band.",
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""Claims 3 to 6 on results made up to meet their criteria, or not."""
+
+import copy
+import json
+
+from papers.symmetry.quality_claims import (
+    SCORES,
+    networks_stand_in,
+    no_correlation,
+    several_modes_are_better,
+    several_modes_are_more_diverse,
+)
+from papers.symmetry.quality_tables import quality_tables
+from utils.quality.scores import QUALITY
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNKNOWN, judge
+from utils.report.results import Results, RunResult
+
+import pytest
+
+HIGH = ("accuracy", "aupr_in")
+DISTANCE = {"value": 0.1, "low": -0.2, "high": 0.2, "p": 0.5, "error": 0.01}
+
+
+def row(name: str, modes: str, level: float) -> dict:
+    """Return a row that is the better the higher its level, with errors of 0.01."""
+    scores = {score: level if score in HIGH else 1 - level for score in QUALITY}
+    scores |= {"mi_inside": level, "mi_outside": level}
+    return {
+        "name": name, "modes": modes, "num_modes": 10, "samples": 100, "averaged": 1,
+        "scores": scores, "errors": dict.fromkeys(QUALITY, 0.01),
+        "beside": {
+            "networks": {"agreement": 0.9, "total_variation": level},
+            "hmc": {"agreement": 0.9, "total_variation": level},
+        },
+        "distances": {
+            "networks": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
+            "hmc": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
+        },
+        "training_seconds": None, "sampling_seconds": 1.0, "prediction_seconds": 2.0,
+    }  # fmt: skip
+
+
+def table() -> list[dict]:
+    methods = {"a": 0.5, "b": 0.6, "c": 0.7}
+    rows = [row(name, "one", level) for name, level in methods.items()]
+    rows += [row(name, "multi", level + 0.1) for name, level in methods.items()]
+    return [*rows, row("networks", "multi", 0.9), row("hmc", "multi", 0.9)]
+
+
+def mark(claim, tmp_path, rows=None, cells=None) -> str:
+    contents = {"table.json": rows, "correlations.json": cells}
+    for name, content in contents.items():
+        if content is not None:
+            (tmp_path / name).write_text(json.dumps(content))
+    results = Results("", "MNIST", {"symmetry_table": RunResult("", tmp_path)})
+    return judge(claim, results).mark
+
+
+def test_several_modes_are_better(tmp_path):
+    rows = table()
+    assert mark(several_modes_are_better, tmp_path, rows) == HOLDS
+    rows[3]["scores"]["ece"] = 0.9
+    assert mark(several_modes_are_better, tmp_path, rows) == PARTLY
+    for each in rows[3:6]:
+        each["scores"] |= {score: 0.5 if score in HIGH else 0.9 for score in SCORES}
+    assert mark(several_modes_are_better, tmp_path, rows) == FAILS
+    assert mark(several_modes_are_better, tmp_path, rows[-2:]) == UNKNOWN
+
+
+def test_several_modes_are_more_diverse(tmp_path):
+    rows = table()
+    assert mark(several_modes_are_more_diverse, tmp_path, rows) == HOLDS
+    rows[3]["scores"]["mi_inside"] = 0.51  # within two errors
+    assert mark(several_modes_are_more_diverse, tmp_path, rows) == PARTLY
+    for each in rows[3:6]:
+        each["scores"] |= {"mi_inside": 0.1, "mi_outside": 0.1}
+    assert mark(several_modes_are_more_diverse, tmp_path, rows) == FAILS
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "expected"),
+    [
+        (-0.2, 0.2, 0.9, HOLDS), (-0.6, 0.6, 0.9, PARTLY), (0.4, 0.9, 0.001, FAILS),
+        (None, None, None, UNKNOWN),
+    ],
+)  # fmt: skip
+def test_correlations(tmp_path, low, high, p, expected):
+    cell = {"rho": 0.0, "low": low, "high": high, "p": p, "count": 12}
+    other = cell | {"p": 0.0001, "low": 0.8, "high": 0.9}  # not of weights: does not count
+    cells = {"rows": {"weights/ece": cell, "inside/ece": other}, "modes": {}}
+    assert mark(no_correlation, tmp_path, cells=cells) == expected
+
+
+def test_networks_as_a_stand_in(tmp_path):
+    rows = table()
+    assert mark(networks_stand_in, tmp_path, rows) == HOLDS
+    far = copy.deepcopy(DISTANCE) | {"value": 0.3}
+    rows[-2]["distances"]["hmc"]["outside"] = far
+    assert mark(networks_stand_in, tmp_path, rows) == PARTLY  # the order is the same
+    for number, each in enumerate(rows[:6]):
+        each["beside"]["hmc"]["total_variation"] = -number
+    assert mark(networks_stand_in, tmp_path, rows) == FAILS
+    assert mark(networks_stand_in, tmp_path, rows[:-1]) == UNKNOWN
+
+
+def test_tables_show_every_row_and_mark_what_is_significant():
+    rows = table()
+    rows[0]["errors"]["accuracy"] = rows[0]["scores"]["mi_inside"] = None
+    rows[0]["distances"]["hmc"]["weights"] = DISTANCE | {"p": 0.01}
+    powers = {name: {"weights": {"weights × 1.1": 0.5}} for name in ("networks", "hmc")}
+    scores, beside, first, second, *power = quality_tables(rows, powers)
+    assert len(scores.rows) == len(beside.rows) == len(rows)
+    assert scores.rows[0][3] == "50.00"
+    assert scores.rows[1][3] == "60.00 ± 1.00"
+    assert "–" in scores.rows[0]
+    assert first.rows[0][3] == "−0.2000 to 0.2000"
+    assert first.rows[1][3] == "0.1000 ± 0.0100"
+    assert second.rows[1][3] == "0.1000* ± 0.0100"
+    assert [table.rows for table in power] == 2 * [[["weights", "0.50"]]]

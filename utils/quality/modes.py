@@ -1,0 +1,110 @@
+"""The modes of a posterior, and equal shares of samples of some of them.
+
+A mode is what one training run leaves: a component of a mixture, one of several independent
+networks, or a chain. Samples of a mode depend on each other; those of two modes do not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from utils.posteriors.files import read_arrays
+from utils.posteriors.mixture import Mixture, is_set
+from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import Points, Samples
+from utils.runs.seeding import generator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def modes_of(posterior: Posterior) -> list[Posterior]:
+    """Return a posterior's modes.
+
+    Weight vectors that are stored with numbers of modes (members.npz) belong to these. Without
+    numbers, those of a mixture's component are of one mode, and others are independent networks,
+    unless chains.json says that they are chains.
+    """
+    if isinstance(posterior, Mixture):
+        return [mode for part in posterior.components for mode in _modes_within(part, True)]
+    return _modes_within(posterior, False)
+
+
+def _modes_within(part: Posterior, is_component: bool) -> list[Posterior]:
+    if isinstance(part, Points):
+        numbers = (part.members or {}).get("modes")
+    elif isinstance(part, Samples):
+        if part.path.with_name("chains.json").exists():
+            return [replace(part, indices=chain[None]) for chain in part.indices]
+        members = part.path.with_name("members.npz")
+        known = read_arrays(members, "train.py writes it") if members.exists() else {}
+        numbers = known["modes"][part.indices.ravel()] if "modes" in known else None
+    else:
+        return [part]
+    if numbers is None:
+        numbers = torch.zeros(len(part)) if is_component else torch.arange(len(part))
+    return [_chosen(part, numbers == number) for number in numbers.unique()]
+
+
+def _chosen(part: Points | Samples, mask: Tensor) -> Points | Samples:
+    if isinstance(part, Points):
+        return Points(part.weights[mask], part.network)
+    return replace(part, indices=part.indices[:, mask.numpy()])
+
+
+def pieces_of(chains: Sequence[Posterior], count: int) -> list[Samples]:
+    """Cut chains into contiguous pieces, `count` of all chains together or one of each."""
+    each = max(1, count // len(chains))
+    return [
+        replace(chain, indices=indices[None])
+        for chain in chains
+        for indices in np.array_split(chain.indices.ravel(), min(each, chain.indices.size))
+    ]
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Samples of some modes, the same number of each. They are drawn anew when they are needed."""
+
+    name: str
+    modes: Sequence[Posterior]
+    share: int  # samples of each mode
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return self.share * len(self.modes)
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """The number of every sample's mode."""
+        return np.arange(len(self)) // self.share
+
+    def __iter__(self):
+        for number, mode in enumerate(self.modes):
+            yield from mode.draw(self.share, generator(self.seed, "samples", self.name, number))
+
+    def weights(self) -> Tensor:
+        """Return all samples [n, d]."""
+        return torch.stack([each.cpu() for each in self])
+
+
+def sample_modes(name: str, modes: Sequence[Posterior], most: int, seed: int) -> SampleSet:
+    """Return at most so many samples of some modes.
+
+    A set of weight vectors gives each of them at most once. There is at least one sample of every
+    mode, and of more modes than samples the first are taken.
+    """
+    modes = modes[:most]
+    stored = [len(mode) for mode in modes if is_set(mode)]
+    return SampleSet(name, modes, min(most // len(modes), *stored, most), seed)
+
+
+def same_size(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the rows' blocks on two sides, with blocks as large on both.
+
+    Independent networks beside modes of k samples are put together k at a time. Numbers of the
+    second side go on after those of the first.
+    """
+    size = max(len(each) // (each.max() + 1) for each in (first, second))
+    groups = [np.arange(len(each)) // size for each in (first, second)]
+    return groups[0], groups[1] + groups[0].max() + 1

@@ -1,0 +1,160 @@
+"""References that posteriors are compared with: independent networks, and samples by HMC.
+
+Each is split in two halves. Widths and predictions of the reference come from the first half. The
+second half is compared with it as if it were a posterior, which shows what "no difference" is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from utils.distances.classifier import classify, invariants
+from utils.distances.mmd import distance, jackknife_error, power
+from utils.distances.spaces import Space, fit_spaces
+from utils.evaluation.metrics import agreement, total_variation
+from utils.networks.network import Network
+from utils.posteriors.posterior import Posterior
+from utils.quality.images import ImageSets, evenly_spaced
+from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
+from utils.runs.errors import UserError
+
+import numpy as np
+import torch
+from torch import Tensor
+
+CHAIN_PIECES = 10  # of each half of a chain's samples
+CHANGES = {  # planted in a reference, to see whether distances notice
+    "means + 0.01 sd": (0.01, 1.0), "means + 0.1 sd": (0.1, 1.0),
+    "weights × 1.01": (0.0, 1.01), "weights × 1.1": (0.0, 1.1),
+}  # fmt: skip
+POWER_DRAWS = 50
+LEAST_NETWORKS = 9
+
+
+class Halves(NamedTuple):
+    """Two halves of a reference, and the modes in neither."""
+
+    first: SampleSet
+    second: SampleSet
+    rest: Sequence[Posterior] = ()
+
+
+def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
+    """Split independent networks, at most `most` for each half; one or more are in neither."""
+    if len(modes) < LEAST_NETWORKS:
+        raise UserError(
+            f"The reference has {len(modes)} independent networks: give at least {LEAST_NETWORKS}, "
+            "such as those of train.py --method sgd --num_modes 200."
+        )
+    half = min(most, (len(modes) - 1) // 2)
+    parts = modes[:half], modes[half : 2 * half]
+    return Halves(
+        *(sample_modes("networks", part, half, seed) for part in parts), modes[2 * half :]
+    )
+
+
+def split_chains(chains: Sequence[Posterior], most: int, seed: int) -> Halves:
+    """Split HMC's samples: half of the chains against the others, or the halves of one chain."""
+    if len(chains) == 1:
+        early, late = pieces_of(chains, 2)
+        halves = [early], [late]
+    else:
+        middle = len(chains) // 2
+        halves = chains[:middle], chains[middle : 2 * middle]
+    sets = [
+        sample_modes(f"hmc {number}", pieces_of(half, CHAIN_PIECES), most, seed)
+        for number, half in enumerate(halves)
+    ]
+    return Halves(*sets)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The first half of a reference, in every space."""
+
+    name: str
+    spaces: list[Space]
+    features: dict[str, Tensor]  # by space, of the first half
+    invariants: np.ndarray
+    blocks: np.ndarray
+    permutations: int
+    seed: int
+
+    def kernel_beside(self, space: Space, weights: Tensor) -> Tensor:
+        """Return the kernel of the first half and other networks together."""
+        ours = self.features[space.name]
+        return space.kernel(torch.cat([ours, space.features(weights).to(ours)]))
+
+    def distances(self, weights: Tensor, blocks: np.ndarray, network: Network) -> dict:
+        """Return MMD² by space, and the classifier's accuracy, of samples in these blocks.
+
+        Samples of a single mode have no null, since it takes modes to permute.
+        """
+        random = np.random.default_rng(self.seed)
+        both = np.concatenate(same_size(self.blocks, blocks))
+        several = len(np.unique(blocks)) > 1
+        draws, count = self.permutations if several else 0, len(self.blocks)
+        results = {}
+        for space in self.spaces:
+            kernel = self.kernel_beside(space, weights)
+            found = distance(kernel, count, both, draws, random)._asdict()
+            results[space.name] = found | {"error": jackknife_error(kernel, count, blocks)}
+        if several:
+            told = invariants(network, weights)
+            found = classify(self.invariants, told, both, self.permutations // 5, random)
+            results["classifier"] = found._asdict()
+        return results
+
+    def power(self, second: Tensor) -> dict[str, dict[str, float]]:
+        """Return how often planted changes are found, by space; `second` is the other half."""
+        random, table = np.random.default_rng(self.seed), {}
+        blocks = np.arange(len(self.blocks) + len(second)) // max(
+            1, len(self.blocks) // (self.blocks.max() + 1)
+        )
+        for space in self.spaces:
+            ours = self.features[space.name]
+            others = space.features(second).to(ours)
+            plain = torch.cat([ours, others])
+            null = distance(space.kernel(plain), len(ours), blocks, self.permutations, random)
+            table[space.name] = {}
+            for change, (shift, factor) in CHANGES.items():
+                moved = self._moved(space, second, shift, factor).to(ours)
+                kernel = space.kernel(torch.cat([plain, moved]))
+                table[space.name][change] = power(kernel, blocks, null.high, POWER_DRAWS, random)
+        return table
+
+    def _moved(self, space: Space, second: Tensor, shift: float, factor: float) -> Tensor:
+        pool = torch.cat([self.features["weights"], second.to(self.features["weights"])])
+        return space.features(factor * pool + shift * pool.std(0))
+
+
+def fit_reference(
+    name: str, network: Network, half: SampleSet, anchor: Tensor, images: ImageSets,
+    num_inputs: int, permutations: int, seed: int,
+) -> Reference:  # fmt: skip
+    """Fit the spaces to the first half; predictions are compared on `num_inputs` of the images."""
+    weights = half.weights()
+    inputs = (
+        each[evenly_spaced(len(each), num_inputs)] for each in (images.inside, images.outside)
+    )
+    spaces = fit_spaces(network, weights, anchor, *inputs, seed)
+    features = {space.name: space.features(weights).float() for space in spaces}
+    return Reference(
+        name, spaces, features, invariants(network, weights), half.blocks, permutations, seed
+    )
+
+
+def beside(average: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return how predictions compare with those of a reference."""
+    return {
+        "agreement": agreement(average, truth),
+        "total_variation": total_variation(average, truth),
+    }
+
+
+def mean_squares(network: Network, weights: Tensor) -> dict[str, float]:
+    """Return what MMD² of many weights reacts to: mean squares by slot, and ‖mean‖²."""
+    squares = {
+        slot.name: slot.of(weights).double().square().mean().item() for slot in network.slots
+    }
+    return squares | {"squared norm of the mean": weights.double().mean(0).square().sum().item()}
