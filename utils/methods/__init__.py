@@ -7,6 +7,7 @@ ensemble         deep ensembles
 vi               mean-field variational inference
 sgd              independent networks by the thousand
 swag             SWAG
+dropout          MC dropout
 langevin         Langevin dynamics with gradients of minibatches
 sgld             SGLD
 sghmc            SGHMC

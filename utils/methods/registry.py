@@ -1,5 +1,6 @@
 """All methods by name: the place to add one."""
 
+from utils.methods.dropout import Dropout
 from utils.methods.ensemble import Ensemble
 from utils.methods.hmc.method import HMC
 from utils.methods.method import Method
@@ -10,5 +11,6 @@ from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), SGLD(), SGHMC())
+    method.name: method
+    for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), Dropout(), SGLD(), SGHMC())
 }

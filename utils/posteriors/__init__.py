@@ -7,6 +7,7 @@ named_samples    sets of networks in safetensors files
 gaussian         independent weights
 moments          mean and variance of a stream, in blocks
 low_rank         a Gaussian with covariances, up to a rank
+dropout          a network with hidden units dropped at random
 mixture          equal shares of several posteriors
 exchange         networks from and to other programs: files, folders, tars
 compact          q_r with the rebasin that it was fitted to

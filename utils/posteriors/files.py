@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
@@ -74,6 +75,16 @@ def open_low_rank(path: Path) -> LowRank:
     )
 
 
+def open_dropout(path: Path) -> DropoutMasks:
+    """Open the weights and rates in a dropout.npz."""
+    path = path / "dropout.npz" if path.is_dir() else path
+    network = read_network(path)
+    arrays = read_arrays(path, "MC dropout writes it")
+    rates = dict(zip(network.groups, arrays["rates"].tolist(), strict=True))
+    dropped = {name: rate for name, rate in rates.items() if rate}
+    return DropoutMasks(arrays["weights"], dropped, network)
+
+
 def open_mixture(path: Path) -> Mixture:
     modes = sorted(path.glob("mode-*"), key=lambda mode: (len(mode.name), mode.name))
     if not modes:
@@ -91,6 +102,7 @@ def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
 
 
 OPENERS: dict[str, Callable[[Path], Posterior]] = {
+    "DropoutMasks": open_dropout,
     "Gaussian": open_gaussian,
     "LowRank": open_low_rank,
     "Mixture": open_mixture,

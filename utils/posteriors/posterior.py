@@ -4,6 +4,7 @@
     Points       weight vectors in memory
     Gaussian     independent weights
     LowRank      weights that vary together, as far as the rank allows
+    DropoutMasks one network, with random hidden units dropped
     Mixture      equal shares of several of these: modes, chains, shards
 
 `utils.posteriors.files.open_posterior` reads any of them from a run directory.

@@ -154,7 +154,7 @@ class Transformation:
         """Return the slot's tensor, with a stack in front or not, scaled and permuted."""
         for axis, (name, power) in enumerate(zip(slot.axes, slot.powers, strict=True)):
             for factor in self._factors(name, power):
-                factor = _along(self.network, slot, axis, factor)
+                factor = line_up(self.network, slot, axis, factor)
                 tensor = tensor * factor.to(tensor)
         for axis, name in enumerate(slot.axes, start=-len(slot.shape)):
             if name in self.permutations:
@@ -162,7 +162,7 @@ class Transformation:
                 if perm.dim() == 1:
                     tensor = tensor.index_select(axis, perm)
                 else:
-                    perm = _along(self.network, slot, axis, perm)
+                    perm = line_up(self.network, slot, axis, perm)
                     stack = [1] * (tensor.dim() - perm.dim())
                     tensor = tensor.take_along_dim(perm.reshape(*stack, *perm.shape), axis)
         return tensor
@@ -209,7 +209,7 @@ def units_first(network: Network, slot: Slot, tensor: Tensor, name: str) -> Tens
     return tensor.movedim(places, list(front)).unsqueeze(-1).flatten(stack + len(places))
 
 
-def _along(network: Network, slot: Slot, axis: int, values: Tensor) -> Tensor:
+def line_up(network: Network, slot: Slot, axis: int, values: Tensor) -> Tensor:
     """Return numbers of the units along an axis in a shape that lines up with the slot's axes."""
     shape, (*parents, _) = [1] * len(slot.shape), lineage(network, slot.axes[axis])
     places = [*(slot.axes.index(parent) for parent in parents), axis]
