@@ -24,10 +24,11 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 
 CHAINS, ERRORS = 10_000, 4
-TOY = (
-    "--config_name", "quick", "--hidden_sizes", "8", "--num_train", "300", "--num_epochs", "6",
-    "--num_burnin", "2", "--store_every", "2",
+SHORT = (
+    "--config_name", "quick", "--num_train", "300", "--num_epochs", "6", "--num_burnin", "2",
+    "--store_every", "2",
 )  # fmt: skip
+TOY = (*SHORT, "--hidden_sizes", "8")
 
 
 def stationary_variance(a, h, momentum, temperature=1.0, noise=0.0):
@@ -199,6 +200,6 @@ def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, words, script):
-    done = script("train", "--method", "sghmc", *TOY, *arguments)
+    done = script("train", "--method", "sghmc", *SHORT, *arguments)
     assert done.returncode == 2
     assert words in done.stderr

@@ -1,7 +1,7 @@
 """Every registered method goes on from a checkpoint as if it had never stopped."""
 
 from utils.data.datasets import Dataset
-from utils.methods.method import Problem, tensors_of
+from utils.methods.method import problem_of, tensors_of
 from utils.methods.registry import METHODS
 from utils.networks.mlp import MLP
 from utils.runs.files import load_checkpoint, save_checkpoint
@@ -25,7 +25,7 @@ def test_a_method_goes_on_from_a_checkpoint(method, tmp_path):
     images = torch.rand(45, 6, generator=generator(0, "images"))
     labels = torch.randint(3, (45,), generator=generator(0, "labels"))
     data = Dataset("toy", images, labels, images[:9], labels[:9], NETWORK.num_classes)
-    problem = Problem(NETWORK, data, method.prior(config, data), torch.device("cpu"))
+    problem = problem_of(config, NETWORK, data, torch.device("cpu"))
 
     def after(num_epochs: int, state):
         while state.epoch < num_epochs:

@@ -46,10 +46,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
-    learning_rate: float = option(
-        0.02, "step size: h times the number of images, as SGD's", above=0
-    )
-    temperature: float = option(1.0, "temperature T of the posterior; 0: plain SGD", minimum=0)
+    learning_rate: float = option(0.1, "step size: h times the number of images, as SGD's", above=0)
     batch_size: int = option(100, "images per step", minimum=1)
     num_epochs: int = option(60, "passes over the training images, in each mode", minimum=1)
     num_burnin: int = option(
@@ -65,6 +62,7 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
     num_draws: int = option(1000, "samples that the scores average over, at most", minimum=1)
 
     def __post_init__(self):
+        super().__post_init__()
         self.refuse_flat_prior()
         if self.num_epochs % max(self.num_cycles, 1):
             raise UserError(
