@@ -102,8 +102,8 @@ def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
 
 
 OPENERS: dict[str, Callable[[Path], Posterior]] = {
-    "DropoutMasks": open_dropout,
     "Gaussian": open_gaussian,
+    "DropoutMasks": open_dropout,
     "LowRank": open_low_rank,
     "Mixture": open_mixture,
     KIND: open_named_samples,
