@@ -28,9 +28,9 @@ from utils.runs.config import Config, Parser, grown_fields, load_config
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
+from utils.runs.locks import lock_directory
 from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
-from utils.runs.run import lock_directory
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 

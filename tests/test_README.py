@@ -191,15 +191,50 @@ def test_reproduce(command, tmp_path, monkeypatch, capsys):
 def test_torchrun_reads_its_command_line(command, as_user):
     """The SLURM script below is run; this is about flags, of torchrun and the script."""
     launcher = get_args_parser().parse_args(shlex.split(command)[1:])
-    assert launcher.training_script == "MNIST_HMC.py"
-    load_config(HMCConfig, "MNIST_HMC", launcher.training_script_args)
+    if launcher.training_script == "MNIST_HMC.py":
+        load_config(HMCConfig, "MNIST_HMC", launcher.training_script_args)
+    else:
+        assert launcher.training_script == "train.py"
+        train_script = runpy.run_path(str(REPOSITORY / "train.py"))
+        arguments = launcher.training_script_args
+        load_config(train_script["config_class"](arguments), "train", arguments)
+
+
+def slurm_script(program: str) -> str:
+    page = (REPOSITORY / "docs" / "scaling_out.md").read_text()
+    (script,) = [
+        text for text in re.findall(r"^```bash\n(#!.*?)^```", page, flags=re.M | re.S)
+        if program in text
+    ]  # fmt: skip
+    return script
+
+
+def test_the_slurm_array(as_user):
+    """Two tasks of it share a toy run."""
+    toy = "--hidden_sizes 8 --num_train 200 --num_epochs 2 --num_modes 3 --stack_size 1"
+    common = "--config_name quick --wandb disabled --data_dir data"
+    script = slurm_script("train.py").replace("--config_name optunet --num_modes 1000", common)
+    (as_user / "networks.sh").write_text(f"{script.strip()} {toy}\n")
+    (as_user / "bin").mkdir()
+    program = as_user / "bin" / "python"
+    program.write_text(f'#!/bin/bash\nexec "{sys.executable}" "{REPOSITORY}/$1" "${{@:2}}"\n')
+    program.chmod(0o755)
+    slurm = {"SLURM_CPUS_PER_TASK": "1", "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    tasks = [
+        subprocess.Popen(
+            ["bash", "networks.sh"], env=os.environ | slurm, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [task.communicate(timeout=300)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0]
+    assert "".join(said).count("Saved in") == 1
+    assert (as_user / "runs" / "default" / "sgd-MNIST-quick" / "DONE").exists()
 
 
 def test_the_slurm_script(as_user):
     """With stand-ins for SLURM's two programs; torchrun and the script are real, on two nodes."""
-    page = (REPOSITORY / "docs" / "scaling_out.md").read_text()
-    (script,) = re.findall(r"^```bash\n(#!.*?)^```", page, flags=re.M | re.S)
-    script = script.replace(":29400", f":{29400 + os.getpid() % 1000}")
+    script = slurm_script("MNIST_HMC.py").replace(":29400", f":{29400 + os.getpid() % 1000}")
     script = script.replace("--nproc-per-node 2", "--nproc-per-node 1")
     script = script.replace("MNIST_HMC.py", shlex.quote(str(REPOSITORY / "MNIST_HMC.py")))
     added = shlex.join(small("MNIST_HMC", []))
@@ -226,8 +261,8 @@ def test_the_slurm_script(as_user):
 def test_no_command_is_left_out():
     """Every command is of a kind that some test here, or test_readme_sweeps, runs."""
     assert len(commands()) > 45
-    assert len(TORCHRUN) == 3
-    assert [line for line in commands_of("sbatch") if line != "sbatch hmc.sh"] == []
+    assert len(TORCHRUN) == 4
+    assert set(commands_of("sbatch")) == {"sbatch hmc.sh", "sbatch networks.sh"}
     assert {line.split()[1] for line in commands_of("wandb")} <= {"sweep", "sync"}
     assert {step.script for step in reproduce.STEPS} <= {file_of(c)[:-3] for c in PYTHON}
 

@@ -1,20 +1,24 @@
 """Independent networks: recipes beside torch.optim, stacks, processes, and what a kill costs."""
 
 import json
+import re
 import signal
 import time
 
+from tests.conftest import run_all
 from utils.data.batches import Batches
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
+from utils.runs.locks import claimed
 from utils.runs.seeding import generator
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 
 MLP_NET = MLP((20, 9, 3))
 LENET = conv_network("lenet", (1, 16, 16), 3, width=3)
@@ -22,6 +26,15 @@ TOY = (
     "--method", "sgd", "--config_name", "quick", "--hidden_sizes", "8", "--num_train", "300",
     "--num_epochs", "3", "--num_modes", "5", "--stack_size", "2", "--num_draws", "3",
 )  # fmt: skip
+LONG = (*TOY, "--num_epochs", "40")
+
+
+@pytest.fixture(scope="module")
+def made_alone(tmp_path_factory, data_dir):
+    """The weights of a run that one process has made."""
+    out_dir = tmp_path_factory.mktemp("alone")
+    run_all(out_dir, data_dir, {"train": LONG})
+    return weights_in(out_dir / "default" / "sgd-MNIST-quick")
 
 
 def points(shape, count: int = 70) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,6 +97,15 @@ def test_a_member_of_a_stack_is_the_network_trained_alone(optimizer):
     assert (together[0] - together[1]).abs().max() > 0.01
 
 
+def wait_for(directory, pattern: str, process) -> None:
+    """Wait until a process has left a file."""
+    deadline = time.monotonic() + 90
+    while not list(directory.glob(pattern)):
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(process.communicate()[1])
+        time.sleep(0.02)
+
+
 def weights_in(directory) -> list[np.ndarray]:
     return [np.load(path) for path in sorted(directory.glob("mode-*/samples.npy"))]
 
@@ -105,15 +127,11 @@ def test_any_number_of_processes_leaves_the_same_bytes(script, tmp_path):
     assert np.concatenate([each["modes"] for each in members]).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_killed_it_loses_only_the_networks_under_way(script, started_script, tmp_path):
-    arguments = ("train", *TOY, "--num_epochs", 40, "--jobs", 2)
+def test_killed_it_loses_only_the_networks_under_way(script, started_script, made_alone, tmp_path):
+    arguments = ("train", *LONG, "--jobs", 2)
     process = started_script(*arguments, "--run_name", "killed")
     directory = tmp_path / "default" / "sgd-MNIST-quick-killed"
-    deadline = time.monotonic() + 90
-    while not list(directory.glob("mode-*/posterior.json")):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(directory, "mode-*/posterior.json", process)
     ready = [path.with_name("samples.npy") for path in directory.glob("mode-*/posterior.json")]
     written = {path: path.stat().st_mtime for path in ready}
     process.send_signal(signal.SIGKILL)
@@ -122,21 +140,82 @@ def test_killed_it_loses_only_the_networks_under_way(script, started_script, tmp
     resumed = script(*arguments, "--run_name", "killed", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert all(path.stat().st_mtime == before for path, before in written.items())
-    script(*arguments, "--run_name", "whole", "--jobs", 1)
-    whole = weights_in(tmp_path / "default" / "sgd-MNIST-quick-whole")
-    for ours, theirs in zip(weights_in(directory), whole, strict=True):
+    for ours, theirs in zip(weights_in(directory), made_alone, strict=True):
         assert ours.tobytes() == theirs.tobytes()
+
+
+def test_processes_that_share_a_run_leave_the_bytes_of_one(
+    script, started_script, made_alone, tmp_path
+):
+    """Though one of them is killed, and another one comes late."""
+    pair = [started_script("train", *LONG, "--share") for _ in range(2)]
+    directory = tmp_path / "default" / "sgd-MNIST-quick"
+    wait_for(directory, "mode-*/posterior.json", pair[0])
+    pair[0].send_signal(signal.SIGKILL)
+    said = pair[1].communicate(timeout=120)
+    assert pair[1].returncode == 0, said
+    late = script("train", *LONG, "--share")
+    assert late.returncode == 0, late.stderr
+    assert (directory / "DONE").exists()
+    for ours, theirs in zip(weights_in(directory), made_alone, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [record["group"] for record in records] == [0, 1, 2]
+    assert all(record["epoch"] == 40 for record in records)
+
+
+def begun_run(out_dir, **settings):
+    """Return the directory of a run that another process has begun with these settings."""
+    directory = out_dir / "default" / "sgd-MNIST-quick"
+    directory.mkdir(parents=True)
+    toy = {"method": "sgd", "config_name": "quick", "hidden_sizes": [8], "num_train": 300,
+           "num_epochs": 3, "num_modes": 5, "stack_size": 2, "num_draws": 3}  # fmt: skip
+    (directory / "config.yaml").write_text(yaml.safe_dump(toy | settings))
+    return directory
+
+
+def test_a_shared_run_is_finished_when_all_groups_are_ready(
+    script, made_alone, monkeypatch, tmp_path
+):
+    """As under torchrun, which sets WORLD_SIZE. Another process, this one, has a group."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    directory = begun_run(tmp_path, num_epochs=40)
+    (directory / "mode-001").mkdir()
+    with claimed(directory / "mode-001"):
+        done = script("train", *LONG)
+    assert done.returncode == 0, done.stderr
+    assert "Other processes make the last 1 groups" in done.stdout
+    assert len(weights_in(directory)) == 2
+    assert not (directory / "DONE").exists()
+    done = script("train", *LONG)
+    assert done.returncode == 0, done.stderr
+    assert (directory / "DONE").exists()
+    for ours, theirs in zip(weights_in(directory), made_alone, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded", "sentence"),
+    [
+        (("--overwrite",), {}, "would delete what other processes"),
+        (("--matmul", "auto"), {}, "may choose another kernel on every machine"),
+        (("--stack_size", 5), {"stack_size": 5}, "one group, which a process makes alone"),
+        (("--seed", 5), {}, "other settings .seed was 0 and is 5"),
+    ],
+)
+def test_what_a_shared_run_refuses(arguments, recorded, sentence, script, tmp_path):
+    directory = begun_run(tmp_path, **recorded)
+    done = script("train", *TOY, "--share", *arguments)
+    assert done.returncode == 2
+    assert re.search(sentence, done.stderr), done.stderr
+    assert not list(directory.glob("mode-*"))
 
 
 def test_one_process_goes_on_where_several_were_stopped(script, started_script, tmp_path):
     arguments = ("train", *TOY, "--num_epochs", 40, "--run_name", "stopped")
     process = started_script(*arguments, "--jobs", 2)
     directory = tmp_path / "default" / "sgd-MNIST-quick-stopped"
-    deadline = time.monotonic() + 90
-    while not (directory / "checkpoint.npz").exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(process.communicate()[1])
-        time.sleep(0.01)
+    wait_for(directory, "checkpoint.npz", process)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert not (directory / "DONE").exists()

@@ -72,6 +72,20 @@ def test_a_mixture_draws_equal_shares():
     assert counts.tolist() == [3, 3, 2]
 
 
+def test_parts_of_a_set_may_differ_in_length(tmp_path):
+    """As stacks of networks do of which some were left out; one has none left."""
+    vectors = torch.arange(5.0)[:, None].expand(5, SIZE)
+    parts = Mixture([Points(vectors[rows], NETWORK) for rows in (slice(3), slice(0), slice(3, 5))])
+    parts.save(tmp_path)
+    for posterior in (parts, open_posterior(tmp_path)):
+        assert [int(weights[0]) for weights in posterior] == [0, 1, 2, 3, 4]
+        counts = torch.stack([w[0] for w in posterior.draw(15, random())]).long().bincount()
+        assert counts.tolist() == [3, 3, 3, 3, 3]
+    Mixture([Points(vectors[:0], NETWORK)] * 3).save(tmp_path)
+    with pytest.raises(UserError, match="has no networks: all were left out"):
+        open_posterior(tmp_path)
+
+
 def test_points_are_drawn_equally_often():
     points = Points(torch.arange(4.0)[:, None].expand(4, SIZE), NETWORK)
     counts = torch.stack([w[0] for w in points.draw(10, random())]).long().bincount()

@@ -6,7 +6,7 @@ import os
 import stat
 
 from utils.runs.errors import UserError
-from utils.runs.files import ArrayFile, RecordFile, save_json, write_atomically
+from utils.runs.files import ArrayFile, RecordFile, save_json, write_atomically, write_once
 
 import numpy as np
 import pytest
@@ -153,3 +153,11 @@ def test_the_position_after_records_were_dropped_is_that_of_the_file(tmp_path):
     file.sync()
     assert RecordFile(path, keep=position).sync() == position == path.stat().st_size
     assert RecordFile(path, keep=position).sync() == position
+
+
+def test_the_first_of_several_writers_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    for content in (b"first", b"second"):
+        write_once(path, lambda file, content=content: file.write(content))
+    assert path.read_bytes() == b"first"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]

@@ -13,5 +13,6 @@ sgld             SGLD
 sghmc            SGHMC
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
+processes        groups of modes in processes of one thread
 driver           open, resume, step, log, checkpoint, score, finish
 """

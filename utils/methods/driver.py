@@ -1,36 +1,23 @@
 """Run any method from its settings to a finished run directory."""
 
-import dataclasses
-import multiprocessing
-import os
-import signal
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import replace
+from random import SystemRandom
 
-from utils.data.datasets import load_dataset
-from utils.methods.method import (
-    Method,
-    Problem,
-    Scores,
-    problem_of,
-    refuse_batch_norm,
-    tensors_of,
-)
-from utils.methods.settings import AugmentationConfig
-from utils.networks.registry import inputs_for, network_for
+from utils.methods.method import Method, Problem, Scores, tensors_of
+from utils.methods.processes import RECORD, ModeGroup, process_pool, set_up, train_in
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import Mixture, mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
-from utils.runs.compute import choose_device, choose_matmul
-from utils.runs.files import last_values
-from utils.runs.jobs import end_with_parent
+from utils.runs.errors import UserError
+from utils.runs.files import last_values, read_mapping, read_records
+from utils.runs.locks import lock_when_free
+from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
-
-import torch
+from utils.runs.script import Stoppable, Stopped
+from utils.runs.together import joined_run, shares_its_run
 
 
 def run_method(method: Method, config) -> None:
@@ -41,55 +28,51 @@ def run_method(method: Method, config) -> None:
     if hasattr(method, "run"):
         method.run(config)
         return
+    together, lock = shares_its_run(config), None
+    config = replace(config, resume=True) if together else config
     if already_finished(config, method.kind):
         return
     problem = set_up(method, config)
-    run = open_run(config, method.kind, problem.device)
+    if together:
+        missing = train_together(method, config)
+        if missing:
+            print(f"Other processes make the last {missing} groups; one of them finishes the run.")
+            return
+        lock = lock_when_free(run_directory(config, method.kind))
+    run = open_run(config, method.kind, problem.device, lock=lock)
+    if run.finished:  # by another process, by now
+        return
     run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = last_values(run.path("metrics.jsonl").read_text())
     report(run, method, method.scores(problem, posterior, config, newest))
 
 
-def set_up(method: Method, config) -> Problem:
-    device = choose_device(config.device)
-    images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
-    network = network_for(config, images)
-    refuse_batch_norm(method, network)
-    inputs = inputs_for(network, images)
-    batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
-    return problem_of(config, network, inputs, device, batches)
+def mode_groups(method: Method, config, directory) -> list[ModeGroup]:
+    """Return the modes in groups, each with a directory of its own."""
+    numbered = enumerate(method.modes(config))
+    return [ModeGroup(mode_directory(directory, number), modes) for number, modes in numbered]
 
 
 def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     """Train the groups of modes one after the other; return the posterior of all of them.
 
-    With several groups, each leaves its posterior in a directory of its own as soon as it is ready.
+    With several groups, each leaves its posterior in its directory as soon as it is ready.
     """
-    groups = method.modes(run.config)
+    groups = mode_groups(method, run.config, run.directory)
     if len(groups) == 1:
-        posterior = train_group(method, problem, run, groups[0])
+        posterior = train_group(method, problem, run, groups[0].modes)
         posterior.save(run.directory)
         return posterior
-    places = [mode_directory(run.directory, number) for number in range(len(groups))]
-    waiting = [
-        (place, modes)
-        for place, modes in zip(places, groups, strict=True)
-        if not (place / "posterior.json").exists()  # written last
-    ]
-    if run.config.jobs > 1:
+    waiting = [group for group in groups if not group.ready]
+    if run.config.jobs > 1 or not waiting:
         train_in_processes(method, run, waiting, len(groups))
     else:
-        for place, modes in waiting:
-            save_group(train_group(method, problem, run, modes), place)
-    mixture = Mixture([open_posterior(place, fewest=1) for place in places])
+        for group in waiting:
+            group.save(train_group(method, problem, run, group.modes))
+    mixture = Mixture([open_posterior(group.place, fewest=0) for group in groups])
     mixture.save_kind(run.directory)
     return mixture
-
-
-def save_group(posterior: Posterior, place: Path) -> None:
-    place.mkdir(exist_ok=True)
-    posterior.save(place)
 
 
 def train_group(method: Method, problem: Problem, run: Run, modes: Sequence[int]) -> Posterior:
@@ -127,66 +110,70 @@ def restored(run: Run, state, modes: Sequence[int]):
 # ---- several processes
 
 
-def train_in_processes(
-    method: Method, run: Run, waiting: list[tuple[Path, Sequence[int]]], num_groups: int
-) -> None:
-    """Train groups in single-threaded processes; a kill costs the groups under way."""
+def train_in_processes(method: Method, run: Run, waiting: list[ModeGroup], num_groups: int) -> None:
+    """Train groups in single-threaded processes, and log the last record of each."""
     run.load_checkpoint()  # keeps the records of the groups that are ready
-    context = multiprocessing.get_context("spawn")
-    arguments = (os.getpid(), method, dataclasses.asdict(run.config), run.meta["matmul"])
+    ready = num_groups - len(waiting)
+    log_groups(run, ready)
+    if not waiting:
+        return
     with (
-        ProcessPoolExecutor(run.config.jobs, context, begin_process, arguments) as pool,
+        process_pool(method, run.config, run.meta["matmul"]) as pool,
         run.graceful_stop(),
-        progress_bar(num_groups, method.title, num_groups - len(waiting), "group") as bar,
+        progress_bar(num_groups, method.title, ready, "group") as bar,
     ):
-        running = {pool.submit(train_apart, *group) for group in waiting}
-        while running and not run.stop_requested:
-            done, running = wait(running, timeout=1, return_when=FIRST_COMPLETED)
-            for each in done:
-                run.log(**each.result())
-                # Of no mode: one process that goes on begins its group anew.
-                run.save_checkpoint({"groups": num_groups - len(running), "first_mode": None})
-                bar.update()
-        if run.stop_requested:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-    run.stop_if_asked()
+        for record in train_in(pool, waiting, lambda: run.stop_requested):
+            run.log(**record)
+            ready += 1
+            # Of no mode: one process that goes on begins its group anew.
+            run.save_checkpoint({"groups": ready, "first_mode": None})
+            bar.update()
+        run.stop_if_asked()
 
 
-class Worker(NamedTuple):
-    """What a process that trains groups keeps from one to the next."""
-
-    method: Method
-    config: object
-    problem: Problem
-
-
-worker: Worker | None = None
-
-
-def begin_process(parent: int, method: Method, settings: dict, matmul: str) -> None:
-    """Set up a process that trains groups: one thread, and its own copy of the data."""
-    global worker
-    end_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
-    torch.set_num_threads(1)
-    fields = {field.name for field in dataclasses.fields(method.Config)}
-    config = method.Config(**{key: value for key, value in settings.items() if key in fields})
-    problem = set_up(method, config)
-    choose_matmul(problem.device, matmul)
-    worker = Worker(method, config, problem)
+def log_groups(run: Run, ready: int) -> None:
+    """Log the records of groups that other processes have made, or an earlier one before a kill."""
+    logged = {record.get("group") for record in read_records(run.path("metrics.jsonl"))}
+    records = [read_mapping(path) for path in sorted(run.directory.glob(f"mode-*/{RECORD}"))]
+    for record in records:
+        if record["group"] not in logged:
+            run.log(**record)
+    if records:
+        run.save_checkpoint({"groups": ready, "first_mode": None})
 
 
-def train_apart(place: Path, modes: Sequence[int]) -> dict:
-    """Train a group without checkpoints, save it, and return its last record."""
-    method, config, problem = worker
-    state, newest = method.init(problem, config, modes), {}
-    while state.epoch < config.num_epochs:
-        state, records = method.step(problem, state, config)
-        newest = {name: value for record in records for name, value in record.items()}
-    save_group(method.posterior(problem, state, config), place)
-    return {"group": int(place.name.rpartition("-")[2]), **newest}
+def train_together(method: Method, config) -> int:
+    """Train the groups of a run that no other process has taken; return how many are missing.
+
+    Where locks do not reach other machines, two processes may make the same group, with the same
+    bytes. That is rare, because each takes the groups in a random order.
+    """
+    work = Stoppable()
+    with joined_run(config, method.kind) as directory:
+        groups = mode_groups(method, config, directory)
+        if len(groups) == 1:
+            raise UserError(
+                f"All modes of this run are one group, which a process makes alone: leave --share "
+                f"out, or give more modes{stack_advice(config)}."
+            )
+        if (directory / "DONE").exists():
+            return 0
+        SystemRandom().shuffle(groups)
+        with process_pool(method, config, config.matmul) as pool, work.graceful_stop():
+            made = True
+            while made and (waiting := [group for group in groups if not group.ready]):
+                with progress_bar(len(waiting), method.title, unit="group") as bar:
+                    made = False
+                    for record in train_in(pool, waiting, lambda: work.stop_requested):
+                        made = made or record is not None
+                        bar.update()
+                if work.stop_requested:
+                    raise Stopped
+        return sum(not group.ready for group in groups)
+
+
+def stack_advice(config) -> str:
+    return " or a smaller --stack_size" if hasattr(config, "stack_size") else ""
 
 
 def shown(records: list[dict]) -> dict[str, str]:

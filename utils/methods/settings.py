@@ -54,6 +54,12 @@ class ModesConfig(NetworkConfig):
         1, "processes of one thread each, among which groups of modes are shared", minimum=1,
         changeable=True,
     )  # fmt: skip
+    share: bool = option(
+        False,
+        "make those groups of modes that no other process of this run makes; whoever ends last "
+        "finishes the run (see docs/scaling_out.md)",
+        changeable=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,16 +61,16 @@ class SGD(Method):
         if len(kept) < len(scores):
             failed = state.modes[[k for k in range(len(scores)) if k not in kept]].tolist()
             print(f"Left out, with an accuracy below {config.min_accuracy}: networks {failed}")
-        if not kept:
-            raise UserError(
-                f"All networks of a stack are less accurate than {config.min_accuracy}: lower "
-                "--min_accuracy, or change the recipe."
-            )
         accuracies = torch.tensor([scores[k][0] for k in kept])
         members = {"modes": state.modes[kept], "test_accuracies": accuracies}
         return Points(state.weights[kept], network, members)
 
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
+        if not len(posterior):
+            raise UserError(
+                f"All networks are less accurate than {config.min_accuracy}: lower --min_accuracy, "
+                "or change the recipe."
+            )
         scores = super().scores(problem, posterior, config, newest)
         failed = config.num_modes - len(posterior)
         summary = scores.summary | {"networks": len(posterior), "failed": failed}

@@ -7,7 +7,7 @@ from pathlib import Path
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import open_samples, read_network
@@ -89,7 +89,10 @@ def open_mixture(path: Path) -> Mixture:
     modes = sorted(path.glob("mode-*"), key=lambda mode: (len(mode.name), mode.name))
     if not modes:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
-    return Mixture([open_posterior(mode, fewest=1) for mode in modes])
+    mixture = Mixture([open_posterior(mode, fewest=0) for mode in modes])
+    if is_set(mixture) and not len(mixture):
+        raise UserError(f"{path} has no networks: all were left out.")
+    return mixture
 
 
 def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from utils.networks.network import Network
@@ -45,11 +45,16 @@ class Mixture:
         return sum(each.num_chains for each in self.components) if len(lengths) == 1 else 1
 
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yield equal shares of every component, to within one draw."""
-        size = len(self.components)
-        for number, component in enumerate(self.components):
-            share = count // size + (number < count % size)
-            yield from component.draw(share, generator)
+        """Yield equal shares of every component, to within one draw.
+
+        Of parts of a set, every weight vector has an equal share, however long the parts are.
+        """
+        sizes = (
+            [len(each) for each in self.components] if is_set(self) else [1] * len(self.components)
+        )
+        ends = [-(-count * end // sum(sizes)) for end in accumulate(sizes, initial=0)]
+        for component, (first, last) in zip(self.components, pairwise(ends), strict=True):
+            yield from component.draw(last - first, generator)
 
     def moved(self, transformation: Transformation) -> "Mixture":
         return Mixture([component.moved(transformation) for component in self.components])

@@ -56,7 +56,8 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
 def training(source: Path) -> Figure:
     """Draw every network's training loss, and the test accuracy, over the epochs."""
     records = read_records(source)
-    names = [name for name in records[0] if name.startswith("train_loss")]
+    first = records[0] if records else {}
+    names = [name for name in first if name.startswith("train_loss")]
     figure, (axes,) = panels(1, 2)
     for name in names:
         axes[0].plot(*_series(records, name), color=BLUE, linewidth=0.9)

@@ -11,9 +11,11 @@ Modules, each importing only from those before it:
     progress    progress bars; checks of memory and disk before the start
     ranks       several processes on one run, as torchrun starts them
     script      how a script begins and how it ends
+    locks       directories held by one process, or by several together
     lookup      earlier runs: finding, describing and identifying them
     recorder    metrics.jsonl, and wandb as a listener that hears the same
     run         the run directory: opened, locked, resumed or refused, finished
+    together    several processes, on any machines, that make parts of one run
     sweeps      the points of a grid or random search
     jobs        several scripts at a time
 """

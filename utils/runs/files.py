@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import secrets
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,13 +25,27 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZip
 
 def write_atomically(path: Path, write: Callable) -> None:
     """Let `write(file)` fill a file that then appears at `path` whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _write_beside(path, write, os.replace)
+
+
+def write_once(path: Path, write: Callable) -> None:
+    """Let `write(file)` fill a file that then appears whole at `path`, unless one is there.
+
+    Of several processes that do this at once, the first one's file stays.
+    """
+    with suppress(FileExistsError):
+        _write_beside(path, write, os.link)
+
+
+def _write_beside(path: Path, write: Callable, put: Callable[[Path, Path], None]) -> None:
+    # Processes of several machines can have the same number.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        put(temporary, path)
         _sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -62,9 +77,9 @@ def save_json(path: Path, content) -> None:
     write_atomically(path, lambda f: f.write(text.encode()))
 
 
-def save_yaml(path: Path, content: dict) -> None:
+def save_yaml(path: Path, content: dict, write_file: Callable = write_atomically) -> None:
     text = yaml.safe_dump(content, sort_keys=False)
-    write_atomically(path, lambda f: f.write(text.encode()))
+    write_file(path, lambda f: f.write(text.encode()))
 
 
 def save_arrays(path: Path, /, **arrays) -> None:

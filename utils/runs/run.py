@@ -15,18 +15,16 @@ to the checkpoint, so that no record appears twice.
 """
 
 import dataclasses
-import fcntl
 import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from utils.runs import compute, recorder
 from utils.runs.config import changes, grown_fields
@@ -41,9 +39,10 @@ from utils.runs.files import (
     save_yaml,
     write_atomically,
 )
+from utils.runs.locks import lock_directory
 from utils.runs.lookup import check_inputs, run_directory
 from utils.runs.progress import peak_memory
-from utils.runs.script import Stopped
+from utils.runs.script import Stoppable, Stopped
 
 import numpy as np
 import torch
@@ -55,10 +54,16 @@ SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
 
 
 def open_run(
-    config, kind: str, device: torch.device, inputs: dict[str, dict] | None = None, **data
+    config,
+    kind: str,
+    device: torch.device,
+    inputs: dict[str, dict] | None = None,
+    lock: TextIO | None = None,
+    **data,
 ) -> "Run":
     """Begin the run, or continue it with `config.resume`; otherwise refuse an existing one.
 
+    `lock` is the directory's, if this process holds it already.
     `inputs` identifies, by kind, the runs that it is made of. `data` says what the config does not
     about its data: num_train.
     """
@@ -66,13 +71,13 @@ def open_run(
     wandb_mode = recorder.choose_mode(config)
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
-    _check_is_a_run(directory)
-    lock = lock_directory(directory)
+    check_is_a_run(directory)
+    lock = lock or lock_directory(directory)
     if config.overwrite:
         _clear(directory)
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
     if recorded:
-        _check_reusable(config, directory, recorded)
+        check_reusable(config, directory, recorded)
         check_inputs(directory, inputs)
     else:
         save_yaml(directory / "config.yaml", dataclasses.asdict(config))
@@ -89,7 +94,7 @@ def already_finished(config, kind: str, inputs: dict[str, dict] | None = None) -
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
     if config.overwrite or not recorded:
         return False
-    _check_reusable(config, directory, recorded)
+    check_reusable(config, directory, recorded)
     check_inputs(directory, inputs or {})
     return _says_finished(config, directory, recorded)
 
@@ -101,20 +106,7 @@ def _says_finished(config, directory: Path, recorded: dict) -> bool:
     return finished
 
 
-def lock_directory(directory: Path, instead: str = "--run_name"):
-    """Hold the directory for this process; the kernel releases it however the process ends."""
-    lock = open(directory / ".lock", "w")  # noqa: SIM115 (open as long as the run)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise UserError(
-            f"Another process is working in {directory}: wait for it, or give another {instead}."
-        ) from None
-    return lock
-
-
-def _check_is_a_run(directory: Path) -> None:
+def check_is_a_run(directory: Path) -> None:
     """Refuse a non-empty directory that is not a run."""
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
     if names and "config.yaml" not in names:
@@ -131,7 +123,7 @@ def _clear(directory: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _check_reusable(config, directory: Path, recorded: dict) -> None:
+def check_reusable(config, directory: Path, recorded: dict) -> None:
     """Refuse an existing run unless it is resumed with the settings it was begun with."""
     changed = changes(config, recorded)
     if config.resume and not changed:
@@ -148,7 +140,7 @@ def _check_reusable(config, directory: Path, recorded: dict) -> None:
     raise UserError(f"{state}: give {resume}another --run_name, or --overwrite to replace it.")
 
 
-class Run:
+class Run(Stoppable):
     """An open run directory. `finished` says that nothing is left to do.
 
     If more is asked of a finished run, `finished_config` has the settings it was finished with.
@@ -163,7 +155,6 @@ class Run:
         self._extended = bool(grown_fields(config, recorded))
         self.finished = False
         self.meta = read_mapping(directory / "meta.json")
-        self.stop_requested = False
 
     def begin_session(self, inputs: dict[str, dict], data: dict, wandb_mode: str) -> None:
         for leftover in self.directory.glob(".*.tmp"):  # of a process killed while writing
@@ -268,24 +259,7 @@ class Run:
         print(f"Resuming {self.directory} after {done}")
         return counters, arrays
 
-    # -- stopping and finishing
-
-    @contextmanager
-    def graceful_stop(self):
-        """Within it, Ctrl-C or SIGTERM sets `stop_requested`; a second one stops at once."""
-
-        def request(signum, frame):
-            if self.stop_requested:
-                raise KeyboardInterrupt
-            self.stop_requested = True
-            print("\nStopping at the next checkpoint; again to stop at once.", file=sys.stderr)
-
-        before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+    # -- finishing
 
     def finish(self, summary: dict) -> None:
         """Write the final numbers and mark the run as finished."""

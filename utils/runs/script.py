@@ -6,6 +6,7 @@ Exit code 2 means a mistake that the user can correct, 130 a run that was stoppe
 import errno
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,29 @@ UNUSABLE_PATH = (
 
 class Stopped(Exception):
     """The user asked the run to stop, and it has saved what it needs to continue."""
+
+
+class Stoppable:
+    """Work that ends in good order when it is asked to."""
+
+    stop_requested = False
+
+    @contextmanager
+    def graceful_stop(self) -> Iterator[None]:
+        """Within it, Ctrl-C or SIGTERM sets `stop_requested`; a second one stops at once."""
+
+        def request(signum, frame):
+            if self.stop_requested:
+                raise KeyboardInterrupt
+            self.stop_requested = True
+            print("\nStopping at the next checkpoint; again to stop at once.", file=sys.stderr)
+
+        before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
 
 
 def run_script(main: Callable, config_class, script_file: str, description: str) -> None:
