@@ -15,6 +15,7 @@ OWN = {  # settings that five epochs need
     "swag": {"num_pretrain_epochs": 1, "rank": 3},
     "sgld": {"num_burnin": 1},
     "sghmc": {"num_burnin": 1},
+    "snapshot": {"num_cycles": 5},
 }
 STEPPED = [method for method in METHODS.values() if not hasattr(method, "run")]
 

@@ -11,6 +11,7 @@ dropout          MC dropout
 langevin         Langevin dynamics with gradients of minibatches
 sgld             SGLD
 sghmc            SGHMC
+snapshot         snapshot ensembles
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
 processes        groups of modes in processes of one thread

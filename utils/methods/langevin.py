@@ -64,11 +64,7 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
     def __post_init__(self):
         super().__post_init__()
         self.refuse_flat_prior()
-        if self.num_epochs % max(self.num_cycles, 1):
-            raise UserError(
-                f"{self.num_epochs} epochs cannot be shared equally by {self.num_cycles} cycles: "
-                "give a --num_epochs that is a multiple of --num_cycles."
-            )
+        check_cycles(self.num_epochs, self.num_cycles)
         if not self.num_cycles and self.num_burnin >= self.num_epochs:
             raise UserError(
                 f"A burn-in of {self.num_burnin} epochs leaves none of {self.num_epochs} to "
@@ -85,7 +81,7 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
         if not self.num_cycles:
             return self.learning_rate, self.temperature
         place = epochs / self.cycle_epochs % 1
-        rate = self.learning_rate * (1 + math.cos(math.pi * place)) / 2
+        rate = cosine_rate(self.learning_rate, place)
         return rate, self.temperature if place >= self.exploration else 0.0
 
     def collects(self, epoch: int) -> bool:
@@ -93,6 +89,19 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
         place = (epoch - 1) % self.cycle_epochs + 1
         first = self.exploration * self.cycle_epochs if self.num_cycles else self.num_burnin
         return place > first and (self.cycle_epochs - place) % self.store_every == 0
+
+
+def cosine_rate(largest: float, place: float) -> float:
+    """Return the learning rate when a share of the cycle, `place`, is over."""
+    return largest * (1 + math.cos(math.pi * place)) / 2
+
+
+def check_cycles(num_epochs: int, num_cycles: int) -> None:
+    if num_epochs % max(num_cycles, 1):
+        raise UserError(
+            f"{num_epochs} epochs cannot be shared equally by {num_cycles} cycles: give a "
+            "--num_epochs that is a multiple of --num_cycles."
+        )
 
 
 class ChainState(NamedTuple):
@@ -123,7 +132,10 @@ def langevin_step(
 
 
 class Langevin(Method):
-    """What the two methods share. A subclass has a name, and settings with or without momentum."""
+    """Collect the states of one trajectory.
+
+    A subclass has a name, and settings that say `pace` and `collects`, with or without a momentum.
+    """
 
     takes_batch_norm = False
 
@@ -183,7 +195,8 @@ def run_epoch(
         step = rate / num_points
         nll += find_gradient(inputs, labels, scale=num_points / labels.shape[1], keep=0).sum()
         problem.prior.add_gradient(gradient, weights)
-        noise.normal_(generator=random)
+        if temperature:
+            noise.normal_(generator=random)
         langevin_step(
             weights, velocity, gradient, noise,
             step=step, momentum=momentum, temperature=temperature,

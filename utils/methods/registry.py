@@ -7,10 +7,11 @@ from utils.methods.method import Method
 from utils.methods.sgd import SGD
 from utils.methods.sghmc import SGHMC
 from utils.methods.sgld import SGLD
+from utils.methods.snapshot import Snapshot
 from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), Dropout(), SGLD(), SGHMC())
+    for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), Dropout(), SGLD(), SGHMC(), Snapshot())
 }

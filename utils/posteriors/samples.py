@@ -24,7 +24,7 @@ class Points:
     weights: Tensor  # [K, d]
     network: Network
     members: dict[str, Tensor] | None = None  # [K] each: what is known of every vector
-    is_chain: bool = False  # one state after the other of a Markov chain
+    is_chain: bool = False  # one state after the other of a trajectory
 
     mean = None
     num_chains = 1

@@ -1,0 +1,47 @@
+"""Snapshot ensembles: the networks at the ends of cycles of one training (Huang et al. 2017).
+
+SGD with momentum starts each cycle at the full learning rate, which then falls to 0 as a cosine,
+step by step. The network at the end of every cycle is a snapshot. These are the cycles of
+`utils.methods.langevin` without noise. Snapshots of one training are not independent: several modes
+are several trainings.
+"""
+
+from dataclasses import dataclass
+
+from utils.methods.langevin import Langevin, check_cycles, cosine_rate
+from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
+from utils.report.figures import GOLD, Look
+from utils.runs.config import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotConfig(PriorConfig, ModesConfig, AugmentationConfig):
+    learning_rate: float = option(0.05, "step size of SGD at the start of a cycle", above=0)
+    momentum: float = option(0.9, "momentum of SGD", minimum=0, below=1)
+    batch_size: int = option(100, "images per step", minimum=1)
+    num_epochs: int = option(50, "passes over the training images, in each mode", minimum=1)
+    num_cycles: int = option(5, "cycles, and so snapshots, in each mode", minimum=1)
+    num_draws: int = option(1000, "snapshots that the scores average over, at most", minimum=1)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_cycles(self.num_epochs, self.num_cycles)
+
+    @property
+    def cycle_epochs(self) -> int:
+        return self.num_epochs // self.num_cycles
+
+    def pace(self, epochs: float) -> tuple[float, float]:
+        """Return the learning rate after so many epochs, and the temperature, which is 0."""
+        return cosine_rate(self.learning_rate, epochs / self.cycle_epochs % 1), 0.0
+
+    def collects(self, epoch: int) -> bool:
+        """Return whether a cycle ends with this epoch, counted from 1."""
+        return epoch % self.cycle_epochs == 0
+
+
+class Snapshot(Langevin):
+    name, kind, title = "snapshot", "snapshot", "snapshots"
+    look = Look(GOLD, ":", "X")
+    Config = SnapshotConfig
+    takes_batch_norm = True
