@@ -9,6 +9,7 @@ import math
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
+from utils.report.tables import number
 
 import numpy as np
 
@@ -306,11 +307,11 @@ def order_settles(results: Results) -> Finding:
     moves = summary["transpositions"]
     return Finding(
         (FAILS, PARTLY, HOLDS)[(whole < 0.9) + (last >= 0.9)],
-        f"τ by norm is {whole:.2f} from start to end and {last:.3f} over the last epoch; by the "
-        f"largest weight {summary['largest_start_to_end']:.2f} and "
-        f"{summary['largest_step']['last']:.3f}. Rebasin, which counts units that have taken each "
-        f"other's roles, finds {moves['first']:.1f} transpositions per layer in the first tenth of "
-        f"an epoch and {moves['last']:.1f} in the last epoch.",
+        f"τ by norm is {number(whole, 2)} from start to end and {number(last, 3)} over the last "
+        f"epoch; by the largest weight {number(summary['largest_start_to_end'], 2)} and "
+        f"{number(summary['largest_step']['last'], 3)}. Rebasin, which counts units that have "
+        f"taken each other's roles, finds {moves['first']:.1f} transpositions per layer in the "
+        f"first tenth of an epoch and {moves['last']:.1f} in the last epoch.",
     )
 
 

@@ -40,8 +40,8 @@ def toy(source: Path) -> Figure:
     title="Figure 2: networks are heavier than they need to be",
     caption="The sum of squared weights of trained networks against the smallest that scaling "
     "hidden units can reach; crosses are the centres of the paper's two clusters, for OptuNet. In "
-    "the middle the excess over that minimum. On the right the mass of some networks along random "
-    "directions in the logarithms of the scales, on a logarithmic axis: all curves are convex.",
+    "the middle the excess over that minimum. On the right the logarithm of the mass of some "
+    "networks along random directions in the logarithms of the scales.",
 )
 def representation_cost(source: Path) -> Figure:
     """Draw the paper's Figure 2, and the mass along the orbit."""
@@ -56,9 +56,9 @@ def representation_cost(source: Path) -> Figure:
     axes[0].set(xlabel="mass as trained", ylabel="minimum mass")
     axes[1].hist(100 * (total / minimum - 1), bins="auto", color=BLUE)
     axes[1].set(xlabel="excess mass [%]", ylabel="networks")
-    lines = (curves / curves.min(-1, keepdims=True)).reshape(-1, curves.shape[-1])
+    lines = np.log(curves / curves.min(-1, keepdims=True)).reshape(-1, curves.shape[-1])
     axes[2].plot(results["steps"], lines[:40].T, color=BLUE, alpha=0.4, linewidth=0.7)
-    axes[2].set(xlabel="distance in log λ", ylabel="mass / smallest on the line", yscale="log")
+    axes[2].set(xlabel="distance in log λ", ylabel="log(mass / smallest on the line)")
     return drawn
 
 
@@ -69,8 +69,9 @@ def representation_cost(source: Path) -> Figure:
     caption="Each line is a cell of the grid, each point an epoch, averaged over networks; x is "
     "weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of the initial "
     "difference between incoming and outgoing mass of hidden units, relative to the same training "
-    "without weight decay, and exp(−2x). Middle: the excess over the minimum mass. Right: mass "
-    "(solid) and minimum mass (dashed) during training. A row for each network.",
+    "without weight decay, and exp(−2x). Middle: the excess over the minimum mass; cells without "
+    "weight decay are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A "
+    "row for each network.",
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
@@ -81,9 +82,9 @@ def balance(source: Path) -> Figure:
         _draw_balance(axes, [cell for cell in cells if cell["network"] == name])
         axes[0].set(ylabel=f"{name}: share of imbalance left")
     for name, color in {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}.items():
-        rows[0][2].plot([], [], color=color, label=name)
+        rows[0][1].plot([], [], color=color, label=name)
     rows[0][0].legend()
-    rows[0][2].legend()
+    rows[0][1].legend()
     return drawn
 
 
@@ -101,7 +102,8 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     grid = np.linspace(0, max(cell["decay_time"][-1] for cell in cells), 100)
     axes[0].plot(grid, np.exp(-2 * grid), color="black", linewidth=1, label="exp(−2x)")
     axes[0].set(xlabel="x")
-    axes[1].set(xlabel="x", ylabel="excess mass [%]")
+    axes[1].set_xscale("symlog", linthresh=1e-3, linscale=0.5)
+    axes[1].set(xlabel="x", ylabel="excess mass [%]", ylim=(0, None))
     axes[2].set(xlabel="epoch", ylabel="mass", yscale="log")
 
 
@@ -109,13 +111,13 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     "symmetry_balance",
     "cells.jsonl",
     title="Scaling networks to their minimum mass while they are trained",
-    caption="Every cell of SGD's grid trained as usual (horizontally) and scaled to its minimum "
-    "mass after each epoch (vertically), from the same start and in the same order of images: one "
-    "point for each network, or pair of networks. Below the line the intervention makes it lower. "
-    "ECE is the expected calibration error.",
+    caption="Every cell of SGD's grid trained as usual (horizontally), and how each score changes "
+    "if networks are scaled to their minimum mass after every epoch (vertically), from the same "
+    "start and in the same order of images: one point for each network, or pair of networks. ECE "
+    "is the expected calibration error.",
 )
 def intervention(source: Path) -> Figure:
-    """Draw scores with the intervention against scores without it."""
+    """Draw the effect of the intervention against scores without it."""
     cells = [cell for cell in _records(source) if cell["optimizer"] == "SGD"]
     markers = dict(zip(dict.fromkeys(cell["network"] for cell in cells), "os^vDP", strict=False))
     drawn, (axes,) = panels(1, 4, width=2.6, height=2.6)
@@ -126,11 +128,10 @@ def intervention(source: Path) -> Figure:
     for axis, (name, label) in zip(axes, names.items(), strict=True):
         for plain, projected in zip(cells[::2], cells[1::2], strict=True):
             look = {"color": _color(plain), "marker": markers[plain["network"]]}
-            axis.scatter(plain[name], projected[name], s=10, linewidths=0, alpha=0.7, **look)
-        ends = axis.get_xlim()
-        axis.plot(ends, ends, color=GREY, linewidth=0.8)
-        axis.set(title=label, xlabel="as usual")
-    axes[0].set(ylabel="scaled to minimum mass")
+            change = np.subtract(projected[name], plain[name])
+            axis.scatter(plain[name], change, s=10, linewidths=0, alpha=0.7, **look)
+        axis.axhline(0, color=GREY, linewidth=0.8)
+        axis.set(xlabel=f"{label}, as usual", ylabel="change")
     for name, marker in markers.items():
         axes[0].scatter([], [], s=10, color=GREY, marker=marker, label=name)
     axes[0].legend()

@@ -56,17 +56,21 @@ def with_error(values: dict, errors: dict, name: str) -> str:
 
 
 def masses(results: Results) -> list[Table]:
-    """Return ranges, clusters and modes; the paper's only beside OptuNets."""
+    """Return ranges, and for OptuNets the paper's, its clusters and modes."""
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
-    is_optunet = summary["network"].startswith("optunet")
     low, _, _, median, _, _, high = summary["excess_quantiles"]
+    title = f"{summary['networks']} networks {summary['network']}"
     rows = [
         ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
         ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],
         ["excess [%]", _range(paper["excess_range"], 100), _range([low, high], 100)],
         ["median of the excess [%]", "–", number(100 * median, 1)],
-        ["modes of the excess [%]", _list(paper["excess_modes"]), _list(summary["excess_modes"])],
     ]
+    if not summary["network"].startswith("optunet"):
+        note = "The paper's values are for OptuNet: see the presets laptop and paper."
+        return [Table(["", "ours"], [[name, ours] for name, _, ours in rows], title, note)]
+    modes = [_list(each["excess_modes"]) for each in (paper, summary)]
+    rows.append(["modes of the excess [%]", *modes])
     for cluster, theirs in zip(summary["clusters"], paper["clusters"], strict=False):
         published_excess = 100 * (theirs[0] / theirs[1] - 1)
         name = f"cluster of {cluster['networks']} networks"
@@ -75,12 +79,8 @@ def masses(results: Results) -> list[Table]:
             ["its minimum mass", str(theirs[1]), _median(cluster, "minimum")],
             ["its excess [%]", number(published_excess, 0), _median(cluster, "excess", 100)],
         ]
-    head, note = ["", "paper", "ours"], "The paper's values are read off its poster, for OptuNet."
-    if not is_optunet:
-        head, rows = ["", "ours"], [[name, ours] for name, _, ours in rows]
-        note = "The paper's values are for OptuNet: see the presets laptop and paper."
-    title = f"{summary['networks']} networks {summary['network']}"
-    return [Table(head, rows, title=title, note=f"Medians of clusters. {note}")]
+    note = "Clusters: medians. The paper's values are read off its poster."
+    return [Table(["", "paper", "ours"], rows, title, note)]
 
 
 def _median(cluster: dict, name: str, factor: float = 1) -> str:
