@@ -38,7 +38,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import NETWORKS, Config, NetworkConfig, option
 from utils.runs.files import write_atomically
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.mass import (
@@ -89,11 +89,11 @@ class Cell(NamedTuple):
 
 def main(config: BalanceConfig) -> None:
     device = choose_device(config.device)
+    if already_finished(config, KIND):
+        return
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     networks = networks_of(config, images)
     run = open_run(config, KIND, device)
-    if run.finished:
-        return
     run.select_matmul()
     records = train_grid(run, networks, images)
     figures.balance.save(run)

@@ -32,7 +32,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import progress_bar
-from utils.runs.run import open_run
+from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.mass import minimum_mass, scalable_groups
@@ -63,14 +63,14 @@ class CompactConfig(Config):
 def main(config: CompactConfig) -> None:
     device = choose_device(config.device)
     paths = named_or_newest(config, config.posteriors, SCRIPTS)
+    inputs = {name: identify(path) for name, path in paths.items()}
+    if already_finished(config, KIND, inputs):
+        return
     posteriors = {name: open_members(path) for name, path in paths.items()}
     for members in posteriors.values():
         scalable_groups(members.network)  # refuse networks without scales
     data = load_dataset(config.dataset, config.data_dir)
-    inputs = {name: identify(path) for name, path in paths.items()}
     run = open_run(config, KIND, device, inputs)
-    if run.finished:
-        return
     run.select_matmul()
     results = {}
     for name, members in posteriors.items():

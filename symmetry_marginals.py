@@ -28,7 +28,7 @@ from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.lookup import identify
 from utils.runs.progress import progress_bar
-from utils.runs.run import open_run
+from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import WeightMatcher
@@ -60,11 +60,11 @@ class MarginalsConfig(Config):
 def main(config: MarginalsConfig) -> None:
     paths = named_or_newest(config, config.posteriors, SCRIPTS)
     inputs = {name: identify(path) for name, path in paths.items()}
+    if already_finished(config, KIND, inputs):
+        return
     posteriors = {name: open_members(path) for name, path in paths.items()}
     check_units(posteriors)
     run = open_run(config, KIND, choose_device(config.device), inputs)
-    if run.finished:
-        return
     results = {
         name: study(members, name, config.seed, config.key) for name, members in posteriors.items()
     }

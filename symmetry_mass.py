@@ -24,7 +24,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
-from utils.runs.run import open_run
+from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.mass import mass, mass_along_orbit, minimum_mass, scalable_groups
@@ -54,11 +54,11 @@ class MassConfig(Config):
 def main(config: MassConfig) -> None:
     paths = find_posteriors(config)
     inputs = {PastRun(path).kind or path.name: identify(path) for path in paths}
+    if already_finished(config, KIND, inputs):
+        return
     network, weights = open_networks(paths)
     scalable_groups(network)  # refuse a network without scales before a run is opened
     run = open_run(config, KIND, choose_device(config.device), inputs)
-    if run.finished:
-        return
     masses = torch.stack([mass(network, weights), lightest_masses(network, weights)])
     curves = mass_along_orbit(
         network, weights[: config.num_curves], STEPS, config.num_directions,

@@ -26,7 +26,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
-from utils.runs.run import open_run
+from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import WeightMatcher
@@ -49,14 +49,14 @@ class OrderConfig(PermutationConfig):
 
 def main(config: OrderConfig) -> None:
     device = choose_device(config.device)
+    if already_finished(config, KIND):
+        return
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
     if not network.groups:
         raise UserError(f"The network {network} has no hidden units to order.")
     data = inputs_for(network, data).to(device)
     run = open_run(config, KIND, device)
-    if run.finished:
-        return
     run.select_matmul()
     network.save(run.path("network.json"))
     snapshots = list(train_with_snapshots(network, data, config))

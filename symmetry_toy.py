@@ -25,7 +25,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.normal_forms import sort_units, unit_norm
@@ -60,9 +60,9 @@ class ToyConfig(Config):
 
 def main(config: ToyConfig) -> None:
     device = choose_device(config.device)
-    run = open_run(config, KIND, device)
-    if run.finished:
+    if already_finished(config, KIND):
         return
+    run = open_run(config, KIND, device)
     run.select_matmul()
     network = MLP((2, config.hidden_units, 1))
     points, classes = two_clouds(config.points_per_class, config.seed)

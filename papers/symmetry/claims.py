@@ -335,9 +335,8 @@ def scales_matter(results: Results) -> Finding:
         gain = np.array(cells[best]) - before  # of repeats with the same noise
         error = gain.std(ddof=1) / len(gain) ** 0.5
         better.append(gain.mean() > 3 * error)
-        gains.append(
-            f"{name}: {before.mean():.3f} as it is, {gain.mean():+.3f} ± {error:.3f} with {best}"
-        )
+        change = f"{number(gain.mean(), 3, '+')} ± {error:.3f}"
+        gains.append(f"{name}: {before.mean():.3f} as it is, {change} with {best}")
     return Finding(
         HOLDS if all(better) else PARTLY if any(better) else FAILS,
         f"Agreement of q_r's draws with the networks: {'; '.join(gains)}.",
