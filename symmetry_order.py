@@ -12,7 +12,6 @@ taken each other's roles. Snapshots are taken ten times in the first epoch and a
 Leaves in its run directory order.npz, the figure order.png and .pdf, and summary.json.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,7 +61,10 @@ def main(config: OrderConfig) -> None:
     snapshots = list(train_with_snapshots(network, data, config))
     epochs = [epoch for epoch, _ in snapshots]
     weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
-    results = {"transpositions": transpositions(network, weights)}
+    results = {
+        "transpositions": transpositions(network, weights[:-1], weights[1:]),
+        "transpositions_to_end": transpositions(network, weights[:-1], weights[-1:]),
+    }
     for key in KEYS:
         results |= correlations(network, weights, key)
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
@@ -128,14 +130,14 @@ def correlations(network: Network, weights: Tensor, key: str) -> dict[str, np.nd
     }
 
 
-def transpositions(network: Network, weights: Tensor) -> np.ndarray:
-    """Return NoT [snapshots − 1, networks, groups] of each snapshot's rebasin to the one before."""
+def transpositions(network: Network, earlier: Tensor, later: Tensor) -> np.ndarray:
+    """Return NoT [snapshots, networks, groups] of rebasin of later to earlier snapshots."""
     return np.array([
         [
             list(WeightMatcher(network, a)(b).transformation.transpositions().values())
             for a, b in zip(before, after, strict=True)
         ]
-        for before, after in itertools.pairwise(weights)
+        for before, after in zip(earlier, later.expand_as(earlier), strict=True)
     ])  # fmt: skip
 
 
@@ -148,6 +150,7 @@ def summary_of(epochs: list[float], results: dict[str, np.ndarray]) -> dict:
     for name in ("transpositions", *(f"{key}_step" for key in KEYS)):
         values = np.nanmean(results[name], axis=(1, 2))
         numbers[name] = {"first": float(values[0]), "last": float(values[-1])}
+    numbers["transpositions_start_to_end"] = float(results["transpositions_to_end"][0].mean())
     for key in KEYS:
         numbers[f"{key}_start_to_end"] = float(np.nanmean(results[f"{key}_end"][0]))
     return numbers

@@ -39,12 +39,15 @@ def test_planted_orders_are_measured():
     reverse = Transformation(NETWORK, {"h1": torch.arange(5).flip(0)})
     moved = torch.stack([weights[0], reverse.apply(weights[1])])
     snapshots = torch.stack([weights, moved, moved])
-    assert transpositions(NETWORK, snapshots).tolist() == [[[0, 0], [2, 0]], [[0, 0], [0, 0]]]
+    steps = transpositions(NETWORK, snapshots[:-1], snapshots[1:])
+    assert steps.tolist() == [[[0, 0], [2, 0]], [[0, 0], [0, 0]]]
+    to_end = transpositions(NETWORK, snapshots[:-1], snapshots[-1:])
+    assert to_end.tolist() == steps.tolist()
     by_norm = correlations(NETWORK, snapshots, "norm")
     step, end = by_norm["norm_step"], by_norm["norm_end"]
     assert step[:, 0] == pytest.approx(np.ones((2, 2)))
     assert step[1] == pytest.approx(np.ones((2, 2)))
-    keys = NETWORK.layers(weights[1])[0][0].norm(dim=1).argsort().argsort().double()
+    keys = NETWORK.layers(weights[1])[0][0].norm(dim=1).argsort().argsort().numpy()
     pairs = [(a, b) for a in range(5) for b in range(a)]
     signs = [np.sign((keys[a] - keys[b]) * (keys[4 - a] - keys[4 - b])) for a, b in pairs]
     assert step[0, 1, 0] == pytest.approx(np.mean(signs))

@@ -311,7 +311,8 @@ def order_settles(results: Results) -> Finding:
         f"epoch; by the largest weight {number(summary['largest_start_to_end'], 2)} and "
         f"{number(summary['largest_step']['last'], 3)}. Rebasin, which counts units that have "
         f"taken each other's roles, finds {moves['first']:.1f} transpositions per layer in the "
-        f"first tenth of an epoch and {moves['last']:.1f} in the last epoch.",
+        f"first tenth of an epoch, {moves['last']:.1f} in the last epoch and "
+        f"{summary['transpositions_start_to_end']:.1f} from start to end.",
     )
 
 

@@ -145,8 +145,8 @@ def intervention(source: Path) -> Figure:
     caption="Left: Kendall's τ of the order of hidden units (by the norm of their incoming weights "
     "and three other keys) in neighbouring snapshots, ten in the first epoch and then one per "
     "epoch: 1 means that no two units have changed places. Middle: the same between each snapshot "
-    "and the end. Right: the number of transpositions of the rebasin to the snapshot before, per "
-    "network. Averages over networks and layers.",
+    "and the end. Right: the number of transpositions of the rebasin between the same snapshots, "
+    "per network. Averages over networks and layers.",
 )
 def order(source: Path) -> Figure:
     """Draw how orders of units change during training."""
@@ -159,11 +159,16 @@ def order(source: Path) -> Figure:
         look = {"color": color, "linestyle": line, "label": key.replace("_", " ")}
         axes[0].plot(epochs[1:], np.nanmean(results[f"{key}_step"], (1, 2)), **look)
         axes[1].plot(epochs[:-1], np.nanmean(results[f"{key}_end"], (1, 2)), **look)
-    axes[2].plot(epochs[1:], results["transpositions"].sum(-1).mean(-1), ".-", color=BLUE)
+    for name, at, line, label in (
+        ("transpositions", epochs[1:], ".-", "to the snapshot before"),
+        ("transpositions_to_end", epochs[:-1], ".--", "to the end"),
+    ):
+        axes[2].plot(at, results[name].sum(-1).mean(-1), line, color=BLUE, label=label)
     axes[0].legend()
+    axes[2].legend()
     axes[0].set(ylabel="τ to the snapshot before")
     axes[1].set(ylabel="τ to the end")
-    axes[2].set(ylabel="NoT to the snapshot before", ylim=(0, max(1, axes[2].get_ylim()[1])))
+    axes[2].set(ylabel="number of transpositions (NoT)", ylim=(0, max(1, axes[2].get_ylim()[1])))
     for axis in axes:
         axis.set(xlabel="epoch")
     return drawn

@@ -166,7 +166,8 @@ def order_changes(results: Results) -> list[Table]:
         for key in keys
     ]
     moved = summary["transpositions"]
-    rows.append(["NoT per layer", number(moved["first"], 2), number(moved["last"], 2), "–"])
+    moves = (moved["first"], moved["last"], summary["transpositions_start_to_end"])
+    rows.append(["NoT per layer", *(number(value, 2) for value in moves)])
     first, last = (number(summary["interval"][when], 1) for when in ("first", "last"))
     head = ["", f"first {first} epochs", f"last {last} epochs", "start to end"]
     return [Table(head, rows, title="Changes of the order of units while networks are trained")]

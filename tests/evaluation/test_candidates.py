@@ -9,6 +9,7 @@ from utils.evaluation.candidates import (
     check_candidates,
     check_data,
     check_names,
+    named_or_newest,
     named_paths,
     open_candidate,
 )
@@ -34,6 +35,18 @@ def candidate(tmp_path, posterior, name: str = "some") -> Candidate:
 
 def points(network: MLP) -> Points:
     return Points(torch.zeros(2, network.num_weights), network)
+
+
+def test_without_names_the_batch_s_finished_runs_are_taken(tmp_path):
+    config = AnyConfig(out_dir=str(tmp_path), config_name="quick")
+    scripts = {"toy": "toy.py"}
+    with pytest.raises(UserError, match="make one with python toy"):
+        named_or_newest(config, [], scripts)
+    run = tmp_path / "default" / "toy-MNIST-quick"
+    run.mkdir(parents=True)
+    (run / "DONE").touch()
+    assert named_or_newest(config, [], scripts) == {"toy": run}
+    assert named_or_newest(config, [f"mine={run}"], scripts) == {"mine": run}
 
 
 @pytest.mark.parametrize("name", ["my swag", "1st", "a=b", "", "rebased"])

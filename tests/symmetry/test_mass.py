@@ -6,7 +6,14 @@ from tests.networks.toy_networks import NETWORKS, ToyConvNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Group, Network, Slot, lay_out
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, imbalance, mass, minimum_mass, minimum_of
+from utils.symmetry.mass import (
+    Mass,
+    imbalance,
+    mass,
+    mass_along_orbit,
+    minimum_mass,
+    minimum_of,
+)
 from utils.symmetry.transformation import check_same_function, random_transformation
 
 import numpy as np
@@ -136,6 +143,18 @@ def test_log_mass_is_strictly_convex_in_log_scales(network):
             for step in (-1, 0, 1)
         )
         assert (before - 2 * at + after > 1e-6).all()
+
+
+def test_the_mass_along_the_orbit_is_that_of_scaled_networks(network):
+    """At step 0 the mass as it is; all steps are at least as heavy as the minimum, and convex."""
+    weights = draw(network, 3)
+    steps = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    curves = mass_along_orbit(network, weights, steps, 2, random(0))
+    assert curves.shape == (2, 3, 5)
+    torch.testing.assert_close(curves[:, :, 2], mass(network, weights).expand(2, 3))
+    assert (curves >= minimum_of(network, weights)[:, None] * (1 - 1e-12)).all()
+    assert (curves.log().diff(n=2) > 0).all()
+    assert not curves[0].allclose(curves[1])
 
 
 def random_scales(objective: Mass, generator: torch.Generator) -> dict:

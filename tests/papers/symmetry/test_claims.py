@@ -182,6 +182,7 @@ def test_order_settles(tmp_path, whole, last, mark):
     content = {
         "norm_start_to_end": whole, "norm_step": steps, "largest_start_to_end": 0.3,
         "largest_step": steps, "transpositions": {"first": 3.0, "last": 0.0},
+        "transpositions_start_to_end": 5.0,
     }  # fmt: skip
     assert verdict(tmp_path, claims.order_settles, content).mark == mark
 
