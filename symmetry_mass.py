@@ -53,7 +53,7 @@ class MassConfig(Config):
 
 def main(config: MassConfig) -> None:
     paths = find_posteriors(config)
-    inputs = {PastRun(path).kind or path.name: identify(path) for path in paths}
+    inputs = {name_of(path, alone=len(paths) == 1): identify(path) for path in paths}
     if already_finished(config, KIND, inputs):
         return
     network, weights = open_networks(paths)
@@ -74,8 +74,19 @@ def main(config: MassConfig) -> None:
 
 def find_posteriors(config: MassConfig) -> list[Path]:
     if config.posterior:
-        return [existing(config, path) for path in config.posterior]
+        paths = [existing(config, path) for path in config.posterior]
+        for path in paths:
+            if list(path.glob("mode-*")) and not (path / "posterior.json").exists():
+                raise UserError(
+                    f"{path} is not finished: give {path}/mode-* for the networks that are ready."
+                )
+        return paths
     return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
+
+
+def name_of(path: Path, alone: bool) -> str:
+    """Return what the run calls this input: by its kind, as reproduce.py does, if there is one."""
+    return (alone and PastRun(path).kind) or path.name
 
 
 def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:

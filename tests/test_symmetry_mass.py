@@ -73,6 +73,14 @@ def test_finished_groups_of_a_run_are_one_set(script, tmp_path):
         np.testing.assert_allclose(results["mass"], expected, rtol=1e-12)
 
 
+def test_a_run_under_way_is_refused_with_what_to_give_instead(script, tmp_path):
+    (tmp_path / "run").mkdir()
+    save_networks(tmp_path / "run" / "mode-000", NETWORK)
+    done = script("symmetry_mass", "--posterior", tmp_path / "run")
+    assert done.returncode == 2
+    assert f"give {tmp_path / 'run'}/mode-*" in done.stderr
+
+
 def test_sets_of_different_networks_are_refused(script, tmp_path):
     save_networks(tmp_path / "first", NETWORK)
     save_networks(tmp_path / "second", MLP((4, 6, 2)))
