@@ -57,6 +57,27 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
     assert summaries[0]["test_nll"] == summaries[1]["test_nll"]
 
 
+def test_a_mass_goes_on_where_it_was(script, stopped_script, tmp_path):
+    """Stopped within a window of burn-in, at the end of one, and while samples are stored."""
+    arguments = (
+        "MNIST_HMC", *TOY[:2], *TOY[4:], "--network", "optunet", "--num_train", 60, "--mass",
+        "dense", "--num_burnin", 20, "--adapt_step_size", "--num_steps", 2, "--num_chains", 2,
+        "--num_samples", 2,
+    )  # fmt: skip
+    whole = script(*arguments, "--run_name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    for step, more in ((26, ()), (8, ("--resume",)), (20, ("--resume",))):
+        stopped_script(step, *arguments, "--run_name", "stopped", *more)
+    resumed = script(*arguments, "--run_name", "stopped", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    directories = [tmp_path / "default" / f"HMC-MNIST-quick-{n}" for n in ("whole", "stopped")]
+    first, second = ((each / "samples.npy").read_bytes() for each in directories)
+    assert first == second
+    assert records(directories[0]) == records(directories[1])
+    sizes = {record["step_size"] for record in records(directories[0])}
+    assert len(sizes) > 10
+
+
 def test_ctrl_c_stops_within_a_trajectory(started_script, tmp_path):
     process = started_script("MNIST_HMC", *TOY, "--num_steps", 1000000, "--step_size", 1e-5)
     directory = tmp_path / "default" / "HMC-MNIST-quick"

@@ -4,6 +4,7 @@ Modules, each importing only from those before it:
 
     neighbour_list   which training points a force looks at
     potential        the log joint, its gradient, and forces along a trajectory
+    mass             the metric of momenta, and how it is learnt
     leapfrog         trajectories
     adaptation       step sizes and lengths of trajectories
     chains           transitions, and several chains that make them

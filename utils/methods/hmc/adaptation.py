@@ -56,6 +56,7 @@ class HMCSettings:
     grow_trajectories: bool = False  # linearly over burn-in, from short ones to full length
     adapt_step_size: bool = False  # in burn-in
     target_acceptance: float = 0.8
+    max_steps: int | None = None  # of a trajectory that has a length
 
     def step_size_at(self, adaptation: StepSizeAdaptation, iteration: int) -> float:
         if not self.adapt_step_size:
@@ -66,6 +67,7 @@ class HMCSettings:
     def expected_steps(self, adaptation: StepSizeAdaptation, iteration: int) -> float:
         """Return the leapfrog steps of a transition before jitter and rounding."""
         steps = self.num_steps or self.trajectory_length / self.step_size_at(adaptation, iteration)
+        steps = min(steps, self.max_steps or steps)
         if self.grow_trajectories and iteration < self.num_burnin:
             steps *= (iteration + 1) / self.num_burnin
         return steps

@@ -1,17 +1,24 @@
-"""Transitions of Hamiltonian Monte Carlo with identity mass, and several chains that make them.
+"""Transitions of Hamiltonian Monte Carlo, and several chains that make them.
 
-With momentum p ~ N(0, 1) a transition follows the leapfrog integrator and accepts its end with
+With momentum p ~ N(0, M) a transition follows the leapfrog integrator and accepts its end with
 probability min(1, exp(−ΔH)) (Neal 2011, "MCMC using Hamiltonian dynamics").
 """
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
+from utils.methods.hmc.mass import (
+    IDENTITY,
+    MassAdaptation,
+    MassMatrix,
+    first_step_size,
+    window_ends,
+)
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
 
@@ -47,6 +54,7 @@ def transition(
     num_steps: int,
     *stream,
     on_step: Callable[[], None] = lambda: None,
+    mass: MassMatrix = IDENTITY,
 ) -> tuple[Tensor, Transition]:
     """Return the chain's next state and what happened; randomness comes from (seed, *names)."""
     started = time.perf_counter()
@@ -54,7 +62,7 @@ def transition(
     momentum = torch.randn(
         weights.shape, generator=generator(seed, "momentum", *names), dtype=weights.dtype
     ).to(weights.device)
-    path = leapfrog(target, weights, momentum, step_size, num_steps, on_step)
+    path = leapfrog(target, weights, momentum, step_size, num_steps, on_step, mass)
     change = path.delta_energy
     divergent = not change < DIVERGENT  # NaN is divergent, too
     accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
@@ -74,11 +82,17 @@ class Chains:
     weights: Tensor  # [C, d]
     adaptations: tuple[StepSizeAdaptation, ...]
     iteration: int = 0
+    masses: tuple[MassAdaptation, ...] = ()  # none for the identity
+
+    def mass(self, chain: int) -> MassMatrix:
+        return self.masses[chain].mass if self.masses else IDENTITY
 
 
-def start_chains(weights: Tensor, settings: HMCSettings) -> Chains:
+def start_chains(weights: Tensor, settings: HMCSettings, factors: Sequence[Tensor] = ()) -> Chains:
+    """Return chains before their first transition, with masses of these factors if there are."""
     adaptation = StepSizeAdaptation.start(settings.step_size)
-    return Chains(weights, (adaptation,) * len(weights))
+    masses = tuple(MassAdaptation.start(factor) for factor in factors)
+    return Chains(weights, (adaptation,) * len(weights), masses=masses)
 
 
 def advance(
@@ -95,6 +109,7 @@ def advance(
     Several ranks either move the chains side by side, one each (`spread_chains`), or make each
     transition together, each with its part of the data.
     """
+    chains = find_step_sizes(target, chains, settings, seed)
     weights, results, iteration = chains.weights.clone(), [], chains.iteration
     at_a_time, mine = (ranks.size, ranks.number) if spread_chains else (1, 0)
     for first in range(0, len(weights), at_a_time):
@@ -106,7 +121,7 @@ def advance(
             weights[k], result = transition(
                 target, weights[k], settings.step_size_at(adaptation, iteration),
                 settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
-                seed, k, iteration, on_step=on_step,
+                seed, k, iteration, on_step=on_step, mass=chains.mass(k),
             )  # fmt: skip
             reports[mine] = torch.tensor(result, dtype=torch.float64)
         for owner, k in enumerate(group):  # ranks never part, whatever rounding does
@@ -119,4 +134,45 @@ def advance(
             adaptation.update(result.accept_prob, settings.target_acceptance)
             for adaptation, result in zip(adaptations, results, strict=True)
         )
-    return Chains(weights, adaptations, iteration + 1), results
+    masses = chains.masses
+    if iteration < settings.num_burnin:
+        masses = tuple(
+            adapt_mass(mass, state, iteration + 1, settings.num_burnin)
+            for mass, state in zip(masses, weights, strict=bool(masses))
+        )
+    return Chains(weights, adaptations, iteration + 1, masses), results
+
+
+def adapt_mass(
+    adaptation: MassAdaptation, state: Tensor, iteration: int, num_burnin: int
+) -> MassAdaptation:
+    """Return the adaptation after a transition of burn-in; at the end of a window the mass is new.
+
+    The first window is the way to the typical set, of which nothing is learnt.
+    """
+    adaptation, ends = adaptation.add(state), window_ends(num_burnin)
+    return adaptation.next_window(iteration > ends[0]) if iteration in ends else adaptation
+
+
+def find_step_sizes(target, chains: Chains, settings: HMCSettings, seed: int) -> Chains:
+    """Let the adaptation of step sizes begin anew where the mass is new."""
+    beginnings = [0, *window_ends(settings.num_burnin)]
+    new = chains.masses and settings.adapt_step_size and chains.iteration in beginnings
+    if not new or chains.iteration >= settings.num_burnin:
+        return chains
+
+    def begin(k: int) -> StepSizeAdaptation:
+        size = settings.step_size_at(chains.adaptations[k], chains.iteration)
+        momentum = torch.randn(
+            chains.weights[k].shape, dtype=chains.weights.dtype,
+            generator=generator(seed, "first_step", k, chains.iteration),
+        ).to(chains.weights.device)  # fmt: skip
+
+        def energy_change(size: float) -> float:
+            path = leapfrog(target, chains.weights[k], momentum, size, 1, mass=chains.mass(k))
+            return path.delta_energy
+
+        return StepSizeAdaptation.start(first_step_size(energy_change, size))
+
+    adaptations = tuple(begin(k) for k in range(len(chains.weights)))
+    return replace(chains, adaptations=adaptations)

@@ -2,6 +2,8 @@
 
     p ← p − ½ε ∂U/∂θ,   θ ← θ + ε p,   p ← p − ½ε ∂U/∂θ
 
+With another mass than 1, p stands for the q of `mass`.
+
 A target, such as `Potential`, has `trajectory(weights) -> (Energy, force)`. `force(weights)` is
 ∂U/∂θ and is called once in each step but the last, where `force.energy(weights)` is the Energy at
 the end. `force.counts()` returns (points per call, violations). U should not be far below 0, for
@@ -12,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from utils.methods.hmc.mass import IDENTITY, MassMatrix
 from utils.methods.hmc.potential import Energy
 
 from torch import Tensor
@@ -39,6 +42,7 @@ def leapfrog(
     step_size: float,
     num_steps: int,
     on_step: Callable[[], None] = lambda: None,
+    mass: MassMatrix = IDENTITY,
 ) -> Trajectory:
     """Make `num_steps` steps of size ε from (θ, p); call `on_step` before each of them.
 
@@ -48,18 +52,18 @@ def leapfrog(
     """
     start, force = target.trajectory(weights)
     energy, highest = start.potential + kinetic_energy(momentum), 0.0
-    weights, momentum = weights.clone(), momentum - 0.5 * step_size * start.gradient
+    weights, momentum = weights.clone(), momentum - 0.5 * step_size * mass.force(start.gradient)
     for step in range(1, num_steps + 1):
         kinetic = kinetic_energy(momentum)
         if not kinetic < energy + DIVERGENT:  # or NaN
             return Trajectory(weights, momentum, start, start, math.inf, *force.counts())
         highest = max(highest, kinetic)
         on_step()
-        weights.add_(momentum, alpha=step_size)
+        weights.add_(mass.velocity(momentum), alpha=step_size)
         if step < num_steps:  # two half steps in one
-            momentum.add_(force(weights), alpha=-step_size)
+            momentum.add_(mass.force(force(weights)), alpha=-step_size)
     end = force.energy(weights)
-    momentum.add_(end.gradient, alpha=-0.5 * step_size)
+    momentum.add_(mass.force(end.gradient), alpha=-0.5 * step_size)
     end_energy = end.potential + kinetic_energy(momentum)
     change = end_energy - energy if highest < end_energy + DIVERGENT else math.inf
     return Trajectory(weights, momentum, start, end, change, *force.counts())

@@ -8,6 +8,7 @@ from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
 from utils.methods.hmc.display import monitored, print_summary
+from utils.methods.hmc.mass import MASSES, MassAdaptation, MassMatrix, check_size, starting_factor
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
@@ -46,6 +47,9 @@ class HMCConfig(PriorConfig):
     trajectory_length: float | None = option(
         None, "step size × steps of a transition, instead of num_steps", above=0
     )
+    max_steps: int | None = option(
+        None, "most leapfrog steps of a transition with a trajectory_length", minimum=1
+    )
     jitter: float = option(
         0.0, "share by which trajectories vary randomly in length", minimum=0, below=1
     )
@@ -63,6 +67,13 @@ class HMCConfig(PriorConfig):
     )
     anchored_epochs: int = option(
         8, "epochs at each of the 3 learning rates that find this MAP", minimum=1
+    )
+    mass: str = option(
+        "identity",
+        "metric of momenta, from the curvature at the start and the states of burn-in: of every "
+        "weight, or dense for small networks; step_size and trajectory_length are then in units "
+        "of the posterior's deviations",
+        choices=MASSES,
     )
     force: str = option("auto", "how gradients along trajectories are computed", choices=FORCES)
     safe_margin: float = option(
@@ -111,6 +122,7 @@ class HMCConfig(PriorConfig):
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
             self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
+            self.max_steps,
         )  # fmt: skip
 
 
@@ -202,13 +214,45 @@ def resume_or_start(
     if chains is None:
         weights = torch.zeros(config.num_chains, problem.network.num_weights)
         weights = start_weights(config, problem) if record else weights.to(problem.device)
-        chains = start_chains(weights, settings)
+        factors = start_factors(config, problem, weights, bool(record))
+        chains = start_chains(weights, settings, factors)
     adaptations = ranks.share(torch.tensor(chains.adaptations, dtype=torch.float64))
     return Chains(
         ranks.share(chains.weights),
         tuple(StepSizeAdaptation(*numbers) for numbers in adaptations.tolist()),
         int(share_number(ranks, chains.iteration)),
+        tuple(share_mass(ranks, mass) for mass in chains.masses),
     )
+
+
+def share_mass(ranks: Ranks, adaptation: MassAdaptation) -> MassAdaptation:
+    factor, mean, squares = (
+        ranks.share(each) for each in (adaptation.mass.factor, adaptation.mean, adaptation.squares)
+    )
+    count = int(share_number(ranks, adaptation.count))
+    return MassAdaptation(MassMatrix(factor), count, mean, squares)
+
+
+def start_factors(
+    config: HMCConfig, problem: Problem, weights: Tensor, first: bool
+) -> list[Tensor]:
+    """Return the factors of the chains' masses; on other ranks than the first only their shapes."""
+    if config.mass == "identity":
+        return []
+    dense, size = config.mass == "dense", weights.shape[1]
+    if not first:
+        return [weights.new_zeros((size,) * (1 + dense)) for _ in weights]
+    precision, images = problem.tempered_prior.precision, problem.data.train_images
+    with progress_bar(len(weights), "curvature", unit="chain") as bar:
+        factors = []
+        for start in weights:
+            factors.append(
+                starting_factor(
+                    config.mass, problem.network, images, start, precision, problem.temperature
+                )
+            )
+            bar.update()
+    return factors
 
 
 def start_weights(config: HMCConfig, problem: Problem) -> Tensor:
@@ -245,6 +289,7 @@ class HMC(Method):
             data = load_dataset(config.dataset, config.data_dir, config.num_train)
             network = network_for(config, data)
             refuse_batch_norm(self, network)
+            check_size(config.mass, network)
             data = inputs_for(network, data).to(device)
             problem = problem_of(config, network, data, device)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data

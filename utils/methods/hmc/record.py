@@ -16,6 +16,7 @@ from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc.adaptation import StepSizeAdaptation
 from utils.methods.hmc.chains import Chains, Transition
+from utils.methods.hmc.mass import MassAdaptation, MassMatrix
 from utils.methods.method import Problem
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import save_kind
@@ -37,6 +38,18 @@ COUNTERS = {
     "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
     "divergences": 0,
 }  # fmt: skip
+
+
+MASS_ARRAYS = ("factor", "mean", "squares")
+
+
+def mass_arrays(masses: tuple[MassAdaptation, ...]) -> dict[str, Tensor]:
+    """Return what a checkpoint holds of masses, by name [chains, …]."""
+    if not masses:
+        return {}
+    each = [(mass.mass.factor, mass.mean, mass.squares) for mass in masses]
+    parts = zip(MASS_ARRAYS, zip(*each, strict=True), strict=True)
+    return {f"mass_{name}": torch.stack(part) for name, part in parts}
 
 
 @dataclass(frozen=True)
@@ -79,14 +92,15 @@ class ChainRecord:
         self._quantities = Quantities(network, data.test_labels, seed)
         shape = (len(data.test_labels), network.num_classes)
         saved = run.load_checkpoint(
-            weights=(schedule.num_chains, network.num_weights), probability_sum=shape,
+            weights=(schedule.num_chains, network.num_weights),
+            probability_sums=(schedule.num_chains, *shape),
             adaptations=(schedule.num_chains, len(StepSizeAdaptation._fields)),
         )  # fmt: skip
         self.chains, self.counters = None, dict(COUNTERS)
-        self._probability_sum = torch.zeros(shape, dtype=torch.float64)
+        self._probability_sums = torch.zeros(schedule.num_chains, *shape, dtype=torch.float64)
         if saved:
             self._restore(*saved)
-        self._probability_sum = self._probability_sum.to(run.device)
+        self._probability_sums = self._probability_sums.to(run.device)
         check_space(
             run.directory, 4 * self._checkpoint_bytes(), self._disk_bytes(),
             self._disk_bytes_there(),
@@ -100,15 +114,23 @@ class ChainRecord:
                 "--overwrite."
             )
         self.counters |= {name: counters[name] for name in COUNTERS}
-        self._probability_sum = arrays["probability_sum"]
+        self._probability_sums = arrays["probability_sums"]
         adaptations = tuple(StepSizeAdaptation(*row) for row in arrays["adaptations"].tolist())
-        self.chains = Chains(arrays["weights"], adaptations, counters["iteration"])
+        counts = counters.get("mass_counts", [])
+        parts = [arrays[f"mass_{name}"] for name in MASS_ARRAYS] if counts else []
+        masses = tuple(
+            MassAdaptation(MassMatrix(factor), count, mean, squares)
+            for count, factor, mean, squares in zip(counts, *parts, strict=bool(counts))
+        )
+        self.chains = Chains(arrays["weights"], adaptations, counters["iteration"], masses)
 
     # -- space
 
     def _checkpoint_bytes(self) -> int:
-        weights = 4 * self._network.num_weights * self._schedule.num_chains
-        return weights + self._probability_sum.nbytes
+        size, mass = self._network.num_weights, self.run.config.mass
+        entries = {"identity": 0, "diagonal": 16 * size, "dense": 12 * size**2}[mass]
+        weights = (4 * size + entries) * self._schedule.num_chains
+        return weights + self._probability_sums.nbytes
 
     def _disk_bytes(self) -> int:
         """Return what the whole run needs: a checkpoint is replaced by one that is complete."""
@@ -187,10 +209,12 @@ class ChainRecord:
                 self._samples.write(row, state)
                 numbers = self._quantities.measure(state, probabilities, transition.nll)
                 self._measured.write(row, numbers)
-                self._probability_sum += probabilities
+                self._probability_sums[k] += probabilities
         scores = {"sample_test_accuracy": sum(accuracies) / len(accuracies)}
         if number is not None:
-            scores["test_accuracy"] = accuracy(self._probability_sum, self._data.test_labels)
+            scores["test_accuracy"] = accuracy(
+                self._probability_sums.sum(0), self._data.test_labels
+            )
         return scores
 
     def _count(self, transitions: list[Transition], burnin: bool) -> None:
@@ -209,12 +233,13 @@ class ChainRecord:
         self._measured.sync()
         counters = self.counters | {
             "iteration": self.chains.iteration, "trace_bytes": self._trace.sync(),
+            "mass_counts": [mass.count for mass in self.chains.masses],
         }  # fmt: skip
         self._save_layout()  # only now, for readers rely on it
         self._checkpointed = time.monotonic()
         self.run.save_checkpoint(
-            counters, weights=self.chains.weights, probability_sum=self._probability_sum,
-            adaptations=np.array(self.chains.adaptations),
+            counters, weights=self.chains.weights, probability_sums=self._probability_sums,
+            adaptations=np.array(self.chains.adaptations), **mass_arrays(self.chains.masses),
         )  # fmt: skip
 
     def _save_layout(self) -> None:
@@ -262,7 +287,7 @@ class ChainRecord:
         """Write diagnostics and final scores, mark the run as finished, and return its summary."""
         self._checkpoint()
         counters, labels, schedule = self.counters, self._data.test_labels, self._schedule
-        average = self._probability_sum / (schedule.num_chains * schedule.num_samples)
+        average = self._probability_sums.sum(0) / (schedule.num_chains * schedule.num_samples)
         summary = {
             "test_accuracy": accuracy(average, labels),
             "test_nll": mean_nll(average, labels),
