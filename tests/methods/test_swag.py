@@ -3,9 +3,13 @@
 import json
 from types import SimpleNamespace
 
-from utils.methods.swag import SWAG, SWAGState, collect
+from utils.data.datasets import Dataset
+from utils.methods.method import problem_of
+from utils.methods.swag import SWAG, SWAGConfig, SWAGState, collect
 from utils.networks.mlp import MLP
+from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
+from utils.runs.seeding import generator
 
 import numpy as np
 import pytest
@@ -71,3 +75,27 @@ def test_too_few_iterates_are_refused(script):
     done = script("train", "--method", "swag", *TOY, "--num_pretrain_epochs", 4)
     assert done.returncode == 2
     assert "SWAG needs two iterates or more: give a --num_epochs of at least 6" in done.stderr
+
+
+def test_draws_with_batch_normalisation_have_statistics_of_their_own():
+    """Those of a forward pass through all training images, of every draw."""
+    network = conv_network("resnet18", (1, 8, 8), 3, width=2)
+    images = torch.rand(40, 1, 8, 8, generator=generator(0, "images"))
+    labels = torch.randint(3, (40,), generator=generator(0, "labels"))
+    data = Dataset("toy", images, labels, images[:5], labels[:5], 3)
+    config = SWAGConfig(
+        num_epochs=4, num_pretrain_epochs=1, learning_rate=0.05, collect_learning_rate=0.05,
+        batch_size=10, num_draws=3,
+    )  # fmt: skip
+    problem, method = problem_of(config, network, data, torch.device("cpu")), SWAG()
+    state = method.init(problem, config, [0])
+    while state.epoch < 4:
+        state, _ = method.step(problem, state, config)
+    draws = method.posterior(problem, state, config).weights
+    assert len(draws) == 3
+    assert (draws[0] - draws[1]).abs().max() > 1e-4
+    for weights in draws:
+        _, statistics = network.batch_outputs(weights[None], images)
+        for slot in network.slots:
+            if slot.role == "buffer":
+                torch.testing.assert_close(slot.of(weights), statistics[slot.name][0])

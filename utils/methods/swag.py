@@ -8,6 +8,11 @@ variances σ² and the last K deviations D from the running mean, weights are dr
 
 so that half of the variance of each weight comes from σ² and half from D. At temperature T this
 variance is T times as large.
+
+w̄ alone is stochastic weight averaging, SWA (Izmailov et al. 2018): the scores have it as μ.
+
+With batch normalisation, running statistics belong to one set of weights. Then the posterior is a
+set of `num_draws` draws whose statistics are computed anew.
 """
 
 from collections.abc import Sequence
@@ -17,12 +22,15 @@ from typing import NamedTuple
 from utils.methods.method import Method, Problem, test_scores
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities
+from utils.networks.statistics import recompute_statistics
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
 from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import Points
 from utils.report.figures import PURPLE, Look
 from utils.runs.config import option
 from utils.runs.errors import UserError
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -110,7 +118,18 @@ class SWAG(Method):
             )
             for mean, each, deviations in zip(state.mean, variance, state.deviations, strict=True)
         ]  # fmt: skip
+        if problem.network.has_buffers:
+            streams = self.streams(state)
+            modes = [draws_of(*each, problem, config) for each in zip(modes, streams, strict=True)]
         return modes[0] if len(modes) == 1 else Mixture(modes)
+
+
+def draws_of(gaussian: LowRank, stream, problem: Problem, config) -> Points:
+    """Return draws with running statistics of their own, computed from the training images."""
+    draws = gaussian.draw(config.num_draws, generator(config.seed, "swag_draws", stream))
+    images = problem.data.train_images
+    weights = [recompute_statistics(problem.network, each, images) for each in draws]
+    return Points(torch.stack(weights), problem.network)
 
 
 def collect(state: SWAGState, count: int) -> SWAGState:
