@@ -189,7 +189,7 @@ def run_epoch(
     source = problem.batches or PlainBatches(data.train_images, data.train_labels)
     feed = source.epoch(config.batch_size, seed=config.seed, streams=[stream], epoch=epoch)
     num_steps = -(-num_points // config.batch_size)
-    nll, heats = torch.zeros((), dtype=torch.float64, device=weights.device), []
+    nll, speed, way = torch.zeros(3, dtype=torch.float64, device=weights.device)
     for number, (inputs, labels) in enumerate(feed):
         rate, temperature = config.pace(epoch + number / num_steps)
         step = rate / num_points
@@ -201,8 +201,10 @@ def run_epoch(
             weights, velocity, gradient, noise,
             step=step, momentum=momentum, temperature=temperature,
         )  # fmt: skip
-        if temperature and step:
-            heats.append((1 + momentum) / (2 * step) * velocity.square().mean())
-    heat = torch.stack(heats).mean().item() if heats else None
+        if temperature:
+            speed += velocity.square().mean()
+            way += step
+    # A ratio of sums: velocities lag behind steps that fall to 0.
+    heat = (1 + momentum) / 2 * (speed / way).item() if way else None
     state = state._replace(weights=weights, velocity=velocity, epoch=epoch + 1)
     return state, nll / num_points, heat
