@@ -1,8 +1,8 @@
 """The closed-form gradient beside autograd."""
 
+from utils.networks.autograd import AutogradGradient
 from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import Backprop, first_rows
-from utils.networks.stacked import AutogradGradient
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 

@@ -117,7 +117,7 @@ def _server_that_does_not_answer(monkeypatch):
     """A user who is logged in to a port on which nobody listens."""
     monkeypatch.setenv("WANDB_API_KEY", 40 * "0")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(recorder, "ANSWER_TIMEOUT", 3)
+    monkeypatch.setattr(recorder, "ANSWER_TIMEOUT", 1)
 
 
 @pytest.mark.usefixtures("_server_that_does_not_answer")

@@ -2,13 +2,11 @@
 
 Modules, each importing only from those before it:
 
-    data_passes      the protocol of passes over a fixed data set
-    autograd         such passes by autograd, for any network
+    autograd         gradients of any network by autograd, and the protocol of passes over data
     network          Network, Slot, Group: what every architecture has
     layers           layers that PyTorch lacks, or has in a slow form only
     mlp_gradients    the MLP's gradient in closed form
     mlp_passes       the MLP's passes over a fixed data set
-    stacked          the gradient of any network by autograd
     mlp              the multilayer perceptron
     conv_network     what convolutional networks share
     optunet          OptuNet, of 392 weights

@@ -1,15 +1,54 @@
-"""Passes over a data set for any network that has `outputs(weights, images)`."""
+"""What gradients need to know of a network, and gradients of any network by autograd.
+
+Full-batch gradients pass over a fixed data set, some rows at a time (`DataPasses`). Training needs
+the gradients of stacks of networks on batches.
+"""
 
 import math
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK_ROWS = 1000
+MOMENTUM = 0.1  # how far a training step moves running statistics towards those of its batch
+
+
+class DataPasses(Protocol):
+    """Made once per data set by `network.data_passes(images)`.
+
+    A gradient takes one `begin`, a `forward` and a `backward` for each chunk of rows, and one
+    `finish`. An implementation may compute everything in buffers that it uses again: logits are
+    valid until the next `forward`.
+    """
+
+    chunk_rows: int  # the most rows of one forward pass
+    flops: float  # floating-point operations of its largest matrix product; infinity if unknown
+
+    def begin(self, weights: Tensor, gradient: Tensor) -> None:
+        """Bind the weights [d], and set the gradient [d] to zero."""
+        ...
+
+    def forward(self, rows: slice | Tensor) -> Tensor:
+        """Return the logits [n, classes] of the images at these rows."""
+        ...
+
+    def backward(self, errors: Tensor, active: Tensor | None = None) -> None:
+        """Add the gradient whose derivatives by the logits of the last forward pass are `errors`.
+
+        With `active`, an index into that pass's rows, errors [len(active), classes] are given
+        for these rows only and all others are zero.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Complete the gradient."""
+        ...
 
 
 class AutogradPasses:
-    """Data passes (see `data_passes`) by autograd.
+    """Data passes by autograd, for any network that has `outputs(weights, images)`.
 
     A backward pass over active rows makes their forward pass a second time. That pays because
     Potential chooses rows only where at most 70 % are active, and usually few are.
@@ -40,3 +79,38 @@ class AutogradPasses:
 
     def finish(self) -> None:
         self._inputs = self._logits = None  # and with them the graph
+
+
+class AutogradGradient:
+    """The gradient of the cross-entropy at weights [K, d], written into another stack [K, d].
+
+    It is called like `mlp_gradients.MLPGradient`. Networks with batch normalisation are computed
+    with the statistics of the batch, and their running statistics, which are among the weights, are
+    updated. The gradient there is 0.
+    """
+
+    def __init__(self, network, weights: Tensor, gradient: Tensor):
+        self._network, self._weights, self._gradient = network, weights, gradient
+
+    def __call__(self, inputs: Tensor, labels: Tensor, *, scale: float, keep: float) -> Tensor:
+        """Return the NLL [K, rows]; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
+        together = self._network.members_together
+        parts = [slice(start, start + together) for start in range(0, len(inputs), together)]
+        return torch.cat([self._add(part, inputs, labels, scale, keep) for part in parts])
+
+    def _add(
+        self, members: slice, inputs: Tensor, labels: Tensor, scale: float, keep: float
+    ) -> Tensor:
+        weights, gradient = self._weights[members], self._gradient[members]
+        with torch.enable_grad():
+            # .data counts versions by itself: other threads change other members in place.
+            leaf = weights.data.requires_grad_()
+            logits, statistics = self._network.batch_outputs(leaf, inputs[members])
+            nll = F.cross_entropy(logits.mT, labels[members], reduction="none")
+            (slope,) = torch.autograd.grad(nll.sum(), leaf)
+        if keep:
+            gradient.mul_(keep).add_(slope, alpha=scale)
+        else:  # it may hold anything
+            torch.mul(slope, scale, out=gradient)
+        self._network.update_buffers(weights, statistics, MOMENTUM)
+        return nll.detach()

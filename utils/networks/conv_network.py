@@ -4,8 +4,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from utils.networks.autograd import AutogradGradient
 from utils.networks.network import Network, Slot
-from utils.networks.stacked import AutogradGradient
 from utils.runs.errors import UserError
 
 import torch

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from utils.networks.data_passes import DataPasses
+from utils.networks.autograd import AutogradGradient, DataPasses
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
 from utils.networks.mlp_passes import MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
-from utils.networks.stacked import AutogradGradient
 from utils.runs.errors import UserError
 
 import torch

@@ -13,7 +13,7 @@ COLUMN_MULTIPLE = 16
 
 
 class MLPPasses:
-    """Data passes (see `data_passes`) by `Backprop`, with a first layer fitted to the images."""
+    """`autograd.DataPasses` by `Backprop`, with a first layer fitted to the images."""
 
     chunk_rows = CHUNK_ROWS
 

@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.networks.autograd import AutogradPasses
-from utils.networks.data_passes import DataPasses
+from utils.networks.autograd import AutogradPasses, DataPasses
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 
