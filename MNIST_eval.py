@@ -50,7 +50,7 @@ from utils.evaluation.candidates import (
     warn_of_other_priors,
 )
 from utils.evaluation.evaluate import evaluate
-from utils.evaluation.setting import EvaluationConfig
+from utils.evaluation.views import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table, print_table
 from utils.runs.compute import choose_device

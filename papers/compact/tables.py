@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from utils.evaluation.columns import columns_of
 from utils.evaluation.diagnostics import MIN_DRAWS
 from utils.evaluation.metrics import METRICS, Metric
+from utils.evaluation.predictions import columns_of
 from utils.report.tables import Table, number
 
 import yaml

@@ -1,7 +1,17 @@
-"""Predictions of samples in parts, and of distributions."""
+"""Columns of the table; predictions of samples in parts, and of distributions."""
 
 from utils.evaluation.metrics import scores
-from utils.evaluation.predictions import PartAverages, predict_draws
+from utils.evaluation.predictions import (
+    LOW_RANK,
+    OWN,
+    REBASED,
+    SAMPLE,
+    VIEWS,
+    Column,
+    PartAverages,
+    columns_of,
+    predict_draws,
+)
 from utils.networks.mlp import MLP
 from utils.networks.predictions import mean_probabilities
 from utils.posteriors.gaussian import Gaussian
@@ -63,3 +73,22 @@ def test_a_mixture_has_no_mean_network():
     found = predict_draws(NETWORK, Mixture(parts), inputs, 9, 4, random(2))
     assert found.mean_network is None
     assert "mean_accuracy" not in scores(found.compared(found, torch.zeros(40, dtype=torch.long)))
+
+
+# ---- columns
+
+NAMES = {"hmc": "HMC", "vi": "VI"}
+
+
+def test_columns_have_a_key_for_files_and_a_title_for_tables():
+    columns = [Column("hmc", SAMPLE), Column("hmc", LOW_RANK), Column("vi", OWN)]
+    assert [column.key for column in columns] == ["hmc_sample", "hmc_low_rank", "vi"]
+    assert [column.title(NAMES) for column in columns] == ["HMC", "HMC q_r, low rank", "VI q"]
+
+
+def test_columns_are_found_by_key_whatever_the_names():
+    """One name may begin as another does."""
+    columns = columns_of(["swag", "swag_multi"])
+    assert columns["swag_multi_rebased"] == Column("swag_multi", REBASED)
+    assert columns["swag"] == Column("swag", OWN)
+    assert len(columns) == 2 * len(VIEWS)

@@ -3,9 +3,17 @@
 from functools import partial
 from types import SimpleNamespace
 
-from utils.evaluation.columns import DIRECT, LOW_RANK, OWN, SAMPLE, Column
 from utils.evaluation.metrics import METRICS, Metric, scores
-from utils.evaluation.predictions import PartPredictions, predict_draws, predict_samples
+from utils.evaluation.predictions import (
+    DIRECT,
+    LOW_RANK,
+    OWN,
+    SAMPLE,
+    Column,
+    PartPredictions,
+    predict_draws,
+    predict_samples,
+)
 from utils.evaluation.standard_errors import (
     TableErrors,
     add_errors,

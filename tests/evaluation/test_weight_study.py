@@ -1,10 +1,10 @@
 """Dead pixels, shares at the prior, mixing, references and the prior as a null."""
 
-from dataclasses import replace
-
 from tests.symmetry.planted import any_permutation
+from utils.data.datasets import Dataset
 from utils.evaluation.alignment import spaced_beside, spaced_references
-from utils.evaluation.reference_study import Study, study_prior, study_references
+from utils.evaluation.checks import study_prior, study_references
+from utils.evaluation.views import EvaluationConfig, Setting
 from utils.evaluation.weight_space import move_together
 from utils.evaluation.weight_study import (
     by_group,
@@ -23,7 +23,6 @@ from utils.evaluation.weight_study import (
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks, merge_all
-from utils.posteriors.prior import Prior
 from utils.symmetry.matching import Matching, make_matcher
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.transformation import Transformation
@@ -266,23 +265,21 @@ def test_correlations_of_every_pair():
 # ---- references
 
 
+LABELS = torch.randint(3, (100,), generator=random(2))
+TRUTH = torch.randn(100, 3, generator=random(5), dtype=torch.float64).softmax(-1)
+
+
 @pytest.fixture
-def study() -> Study:
-    values = images()
-    labels = torch.randint(3, (100,), generator=random(2))
-    truth = torch.randn(100, 3, generator=random(5), dtype=torch.float64).softmax(-1)
-    alive = ~dead_weights(NETWORK, values)
-    return Study(
-        NETWORK, lambda reference: make_matcher("activation", NETWORK, reference, values),
-        values, labels, truth, alive, num_draws=3, seed=0, prior=Prior(),
-    )  # fmt: skip
+def setting() -> Setting:
+    data = Dataset("toy", images(), LABELS, images(), LABELS, num_classes=3)
+    return Setting(NETWORK, data, EvaluationConfig(num_draws=3))
 
 
-def test_permuted_copies_give_the_same_whatever_the_reference(study):
+def test_permuted_copies_give_the_same_whatever_the_reference(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     samples = [any_permutation(NETWORK, k).apply(weights) for k in range(4)]
     references = {str(k): sample for k, sample in enumerate(samples)}
-    rows = study_references(study, samples, references)
+    rows = study_references(setting, TRUTH, samples, references)
     for row in rows.values():
         assert row["average_std"] == 0
         assert row["mean_with_reference"] == pytest.approx(1)
@@ -309,21 +306,22 @@ def test_of_few_samples_half_at_most_are_references():
     assert spaced_beside([0], samples, 5) == [1, 2]
 
 
-def test_noise_resembles_its_reference_no_more_than_other_noise_does(study):
+def test_noise_resembles_its_reference_no_more_than_other_noise_does(setting, monkeypatch):
     """With references among the samples it would by about 1 / √8 = 0.35."""
     draws = torch.randn(10, NETWORK.num_weights, generator=random(11))
-    untouched = replace(study, matcher_for=lambda _: lambda _: Matching(Transformation(NETWORK)))
+    untouched = Matching(Transformation(NETWORK))
+    monkeypatch.setattr(Setting, "study_matcher_for", lambda *reference: lambda _: untouched)
     samples = [draws[position] for position in spaced_beside([0, 9], draws.numpy(), 8)]
-    rows = study_references(untouched, samples, {"0": draws[0], "9": draws[9]})
+    rows = study_references(setting, TRUTH, samples, {"0": draws[0], "9": draws[9]})
     for row in rows.values():  # of 273 weights a correlation is good to 0.06
         assert abs(row["mean_with_reference"]) < 0.25
 
 
-def test_networks_of_the_prior_are_permuted_at_random(study):
+def test_networks_of_the_prior_are_permuted_at_random(setting):
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     methods = {"same": Gaussian(reference, torch.ones_like(reference))}
     methods["other"] = Gaussian(-reference, torch.ones_like(reference))
-    null = study_prior(study, reference, methods, 40, 40)
+    null = study_prior(setting, TRUTH, reference, methods, 40, 40)
     assert null["mean_with"]["same"] == null["mean_with_reference"]
     assert null["mean_with"]["other"] == pytest.approx(-null["mean_with_reference"])
     # NoT of random permutations has a standard deviation of about √(ln 30) = 1.6
@@ -335,12 +333,12 @@ def test_networks_of_the_prior_are_permuted_at_random(study):
     assert 0.02 < null["mean_with_reference"] < 0.9
 
 
-def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(study):
+def test_the_null_is_of_as_many_networks_as_hmcs_samples_are_worth(setting):
     """Whatever the study's samples are; alignment leaves less noise in the mean of more of them."""
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
     methods = {"same": Gaussian(reference, torch.ones_like(reference))}
     found = {
-        (count, effective): study_prior(study, reference, methods, count, effective)
+        (count, effective): study_prior(setting, TRUTH, reference, methods, count, effective)
         for count, effective in ((2, 40), (10, 40), (60, 40), (40, 40), (10, 10))
     }
     alike = {null["mean_with"]["same"] for (_, effective), null in found.items() if effective == 40}
@@ -362,26 +360,27 @@ def test_a_mean_is_worth_the_effective_samples_of_the_first_layer():
     assert num_effective({"W1": {"median_ess": 9.0}}, 7) == 7
 
 
-def test_weights_of_dead_pixels_are_not_aligned(study):
+def test_weights_of_dead_pixels_are_not_aligned(setting, monkeypatch):
     values = torch.randn(100, 8, generator=random(1)) * (images()[:1] > 0)  # no unit is always off
-    signed = replace(
-        study,
-        matcher_for=lambda reference: make_matcher("activation", NETWORK, reference, values),
-    )
+
+    def by_signed_values(setting, reference):
+        return make_matcher("activation", NETWORK, reference, values)
+
+    monkeypatch.setattr(Setting, "study_matcher_for", by_signed_values)
     reference = torch.randn(NETWORK.num_weights, generator=random(7))
-    null = study_prior(signed, reference, {}, 40, 2)
+    null = study_prior(setting, TRUTH, reference, {}, 40, 2)
     assert null["mean_with_reference"] > 0.3
     assert abs(null["dead_with_reference"]) < 0.5  # of 60 weights it is good to 0.13
 
 
-def test_what_moves_together_stays_together(study):
+def test_what_moves_together_stays_together(setting):
     weights = torch.randn(NETWORK.num_weights, generator=random(7))
     planted = any_permutation(NETWORK, 8)
     std = torch.rand(NETWORK.num_weights, generator=random(9))
     member = torch.randn(NETWORK.num_weights, generator=random(10))  # alone it would go elsewhere
     gaussian = Gaussian(weights, std).moved(planted)
     moved, along = move_together(
-        NETWORK, gaussian, planted.apply(member), study.matcher_for(weights)
+        NETWORK, gaussian, planted.apply(member), setting.study_matcher_for(weights)
     )
     assert torch.equal(moved.mean, weights)
     assert torch.equal(moved.std, std)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.data.datasets import Dataset
-from utils.evaluation.columns import columns_of
+from utils.evaluation.predictions import columns_of
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior

@@ -5,19 +5,26 @@ except where they are those of a posterior.
 """
 
 import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from utils.evaluation.alignment import Aligned, spaced_beside, spaced_references
-from utils.evaluation.columns import DIRECT, LOW_RANK, SAMPLE, Column
-from utils.evaluation.metrics import agreement, total_variation
-from utils.evaluation.predictions import PartPredictions
-from utils.evaluation.reference_study import Study, study_prior, study_references
-from utils.evaluation.setting import Setting
-from utils.evaluation.views import Views
+from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.predictions import (
+    DIRECT,
+    LOW_RANK,
+    SAMPLE,
+    Column,
+    PartPredictions,
+    predict_draws,
+)
+from utils.evaluation.views import Setting, Views
 from utils.evaluation.weight_space import WeightSpace
 from utils.evaluation.weight_study import (
     averages,
     by_group,
     check_dead_pixels,
+    correlation,
     correlations,
     describe_dead,
     mixing,
@@ -26,9 +33,15 @@ from utils.evaluation.weight_study import (
     share_at_prior,
 )
 from utils.networks.network import Network
-from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
+from utils.posteriors.moments import no_moments
 from utils.runs.progress import progress_bar
+from utils.runs.seeding import generator
+from utils.symmetry.matching import Matcher
 from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.rebasin import rebase_all
+
+from torch import Tensor
 
 
 def check_posteriors(
@@ -140,10 +153,6 @@ def study(
     """Rebase some samples to other references, and networks from the prior as a null."""
     config, data = setting.config, setting.data
     average = predictions[Column(space.truth, SAMPLE)].average()
-    what = Study(
-        setting.network, setting.study_matcher_for, data.test_images, data.test_labels, average,
-        setting.alive, config.num_draws, config.seed, setting.prior,
-    )  # fmt: skip
     watched = aligned.watched()["before"]
     positions = spaced_references(watched, config.num_references)
     others = spaced_beside(positions, watched, config.study_samples)
@@ -151,9 +160,14 @@ def study(
     chosen = [samples[position].to(setting.device) for position in others]
     effective = num_effective(mixed["after"], len(samples))
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
-        rows = study_references(what, chosen, references, bar.update)
+        rows = study_references(setting, average, chosen, references, bar.update)
         null = study_prior(
-            what, aligned.reference, space.gaussians["after"], len(chosen) or 2, effective
+            setting,
+            average,
+            aligned.reference,
+            space.gaussians["after"],
+            len(chosen) or 2,
+            effective,
         )
         bar.update()
     return {
@@ -163,3 +177,115 @@ def study(
         "references": rows,
         "prior_networks": null,
     }
+
+
+# ---- q_r with other references, and of noise alone
+
+
+@dataclass(frozen=True)
+class Fitted:
+    posterior: Gaussian
+    transpositions: list[int]  # of every sample's rebasin
+
+
+def fit_to(
+    setting: Setting, samples: Iterable[Tensor], matcher: Matcher, *counts: int
+) -> list[Fitted]:
+    """Return q_r of the first samples, for each of the counts."""
+    moments, transpositions, fits = None, [], {}
+    for moved in rebase_all(setting.network, samples, matcher):
+        moments = (moments or no_moments(moved.weights)).add(moved.weights)
+        transpositions.append(moved.matching.transformation.total_transpositions())
+        if moments.count in counts:
+            fits[moments.count] = Fitted(moments.gaussian(), list(transpositions))
+    return [fits[count] for count in counts]
+
+
+def describe(setting: Setting, truth: Tensor, fitted: Fitted, reference: Tensor) -> dict:
+    """Score q_r, and correlate its weights with its reference's.
+
+    Activations do not align dead weights. If these correlate with the reference's, the samples have
+    not forgotten it.
+    """
+    posterior, alive, dead = fitted.posterior, setting.alive, ~setting.alive
+    data, config = setting.data, setting.config
+    predictions = predict_draws(
+        setting.network, posterior, data.test_images, config.num_draws, 1,
+        generator(config.seed, "study_draws"),
+    )  # fmt: skip
+    average, mean_network = predictions.average(), predictions.mean_network
+    return scores(Prediction(average, truth, data.test_labels, mean_network)) | {
+        "average_std": posterior.std[alive].double().mean().item(),
+        "mean_square_of_mean": posterior.mean[alive].double().square().mean().item(),
+        "mean_with_reference": correlation(posterior.mean[alive], reference[alive]),
+        "dead_with_reference": correlation(posterior.mean[dead], reference[dead]),
+        "average_transpositions": sum(fitted.transpositions) / len(fitted.transpositions),
+    }
+
+
+def study_references(
+    setting: Setting,
+    truth: Tensor,
+    samples: list[Tensor],
+    references: dict[str, Tensor],
+    on_reference: Callable[[], None] = lambda: None,
+) -> dict[str, dict]:
+    """Rebase the same samples to every reference; `truth` is the average prediction [N, classes].
+
+    "mean_with_first" and "std_with_first" are correlations over weights with the q_r of the first
+    reference, to which each q_r is rebased as a whole.
+    """
+    rows, first, first_matcher = {}, None, None
+    for name, reference in references.items():
+        matcher = setting.study_matcher_for(reference)
+        (fitted,) = fit_to(setting, samples, matcher, len(samples))
+        rows[name] = describe(setting, truth, fitted, reference)
+        if first is None:
+            first, first_matcher = (
+                fitted.posterior,
+                setting.study_matcher_for(fitted.posterior.mean),
+            )
+        moved, _ = rebase_gaussian(setting.network, fitted.posterior, first_matcher)
+        for part in ("mean", "std"):
+            ours, theirs = getattr(moved, part), getattr(first, part)
+            alike = correlation(ours[setting.alive], theirs[setting.alive])
+            rows[name][f"{part}_with_first"] = alike
+        on_reference()
+    return rows
+
+
+def study_prior(
+    setting: Setting,
+    truth: Tensor,
+    reference: Tensor,
+    gaussians: dict[str, Gaussian],
+    count: int,
+    effective: int,
+) -> dict:
+    """Rebase networks drawn from the prior, which know nothing of the data, to a reference.
+
+    What their q_r has in common with the reference, and with Gaussians rebased to it, comes from
+    alignment alone. The mean of K networks has noise of variance 1 / K, so its correlations grow
+    with K. Therefore `count` networks, as many as the study has samples, are compared with the
+    study's rows, and `effective` networks, as many as all samples of the truth are worth, give the
+    mean that other means are compared with ("mean_with").
+    """
+    draws = (
+        prior_network(setting, number).to(reference) for number in range(max(count, effective))
+    )
+    fitted, of_effective = fit_to(
+        setting, draws, setting.study_matcher_for(reference), count, effective
+    )
+    mean, alive = of_effective.posterior.mean[setting.alive], setting.alive
+    return describe(setting, truth, fitted, reference) | {
+        "mean_with": {name: correlation(mean, g.mean[alive]) for name, g in gaussians.items()},
+        "networks_of_mean_with": effective,
+        "transpositions": fitted.transpositions,
+    }
+
+
+def prior_network(setting: Setting, number: int) -> Tensor:
+    """Draw weights from the prior."""
+    return setting.prior.draw(
+        setting.network, generator(setting.config.seed, "prior_network", number)
+    )

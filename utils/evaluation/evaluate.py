@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from utils.data.datasets import Dataset
 from utils.evaluation.checks import check_posteriors
-from utils.evaluation.columns import LOW_RANK, SAMPLE, Column
 from utils.evaluation.metrics import scores
-from utils.evaluation.predictions import PartPredictions
-from utils.evaluation.setting import Setting
+from utils.evaluation.predictions import LOW_RANK, SAMPLE, Column, PartPredictions
 from utils.evaluation.standard_errors import MetricValues, TableErrors
-from utils.evaluation.views import Views, fit_views, predict_views
+from utils.evaluation.views import Setting, Views, fit_views, predict_views
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior

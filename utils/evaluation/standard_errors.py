@@ -9,11 +9,9 @@ what every other column is compared with.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from utils.evaluation.columns import SAMPLE, Column
 from utils.evaluation.metrics import Prediction, scores
-from utils.evaluation.predictions import PartPredictions, predict_draws
-from utils.evaluation.setting import Setting
-from utils.evaluation.views import Fit
+from utils.evaluation.predictions import SAMPLE, Column, PartPredictions, predict_draws
+from utils.evaluation.views import Fit, Setting
 from utils.runs.seeding import generator
 
 import torch

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.evaluation.columns import DIRECT, REBASED, Column
-from utils.evaluation.setting import Setting
-from utils.evaluation.views import Views
+from utils.evaluation.predictions import DIRECT, REBASED, Column
+from utils.evaluation.views import Setting, Views
 from utils.networks.network import Network
 from utils.posteriors.files import read_arrays
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
