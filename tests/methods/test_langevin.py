@@ -195,7 +195,6 @@ def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
         (("--num_burnin", 6), "leaves none of 6"),
         (("--num_cycles", 4), "cannot be shared equally by 4 cycles"),
         (("--weight_decay", 0), "the prior is flat"),
-        (("--network", "resnet18"), "SGHMC cannot take resnet18"),
         (("--learning_rate", 1e6), "Training diverged in epoch"),
     ],
 )
@@ -203,3 +202,9 @@ def test_what_makes_no_sense_is_refused(arguments, words, script):
     done = script("train", "--method", "sghmc", *SHORT, *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_batch_normalisation_is_refused(script):
+    done = script("train", "--method", "sghmc", "--config_name", "quick", "--network", "resnet18")
+    assert done.returncode == 2
+    assert "SGHMC cannot take resnet18" in done.stderr
