@@ -7,14 +7,23 @@ PYTHON ?= python3
 PRESET ?= quick
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: reproduce test lint bench
+.PHONY: reproduce test test-scripts test-packages lint bench
 .DELETE_ON_ERROR:
 
 reproduce: .venv/installed
 	$(VENV_PYTHON) reproduce.py --preset $(PRESET) $(ARGS)
 
+# Tests of scripts and of packages take about as long as each other: one core for each.
 test: .venv/installed-dev
-	$(VENV_PYTHON) -m pytest
+	$(MAKE) --jobs 2 test-scripts test-packages
+
+test-scripts test-packages: export OMP_NUM_THREADS ?= 1
+
+test-scripts:
+	$(VENV_PYTHON) -m pytest -q tests/test_*.py
+
+test-packages:
+	$(VENV_PYTHON) -m pytest -q --ignore-glob='tests/test_*.py'
 
 lint: .venv/installed-dev
 	$(VENV_PYTHON) -m ruff check .
