@@ -171,7 +171,7 @@ def run_points(sweep: Sweep, points: list[Point], directory: Path, at_a_time: in
         f"{len(points)} runs of {sweep.program}, {done} of them finished already; {at_a_time} at a "
         f"time. Their output is in {directory}."
     )
-    save_results(sweep, points, directory)
+    save_progress(sweep, points, directory)
     with progress_bar(len(points), "sweep", done, unit="run") as bar:
 
         def on_end(log: Path) -> None:
@@ -179,8 +179,8 @@ def run_points(sweep: Sweep, points: list[Point], directory: Path, at_a_time: in
             if not waiting[log].finished:
                 failed.append(log)
                 bar.write(f"{log.stem} failed: {last_line(log)} (see {log})")
-            best = save_results(sweep, points, directory)[0]
-            bar.set_postfix({"best": show(best["value"])}, refresh=False)
+            best = save_progress(sweep, points, directory)[0]
+            bar.set_postfix({"best": metric_text(best["value"])}, refresh=False)
             bar.update()
 
         run_jobs(commands, at_a_time, environment, on_end)
@@ -194,7 +194,7 @@ def last_line(log: Path) -> str:
 
 def check_metric(sweep: Sweep, point: Point) -> None:
     """Report a metric that the script does not have after the first run, not after the last."""
-    numbers = numbers_of(point)
+    numbers = metrics_of(point)
     if point.finished and sweep.metric not in numbers:
         raise UserError(
             f"{point.directory} has no number {sweep.metric!r}, the metric of {sweep.path}, but "
@@ -202,7 +202,7 @@ def check_metric(sweep: Sweep, point: Point) -> None:
         )
 
 
-def numbers_of(point: Point) -> dict[str, float | None]:
+def metrics_of(point: Point) -> dict[str, float | None]:
     """Return what a finished run has in wandb's summary: the last values of all metrics.
 
     Names of nested numbers in summary.json are joined by dots. None is NaN or infinity.
@@ -226,14 +226,14 @@ def flat(summary: dict, prefix: str = "") -> dict:
 # ---- the results
 
 
-def save_results(sweep: Sweep, points: list[Point], directory: Path) -> list[dict]:
+def save_progress(sweep: Sweep, points: list[Point], directory: Path) -> list[dict]:
     """Save what the runs have reached so far in sweep.json; return them, the best first."""
     runs = [
         {
             "directory": point.directory.name,
             "settings": point.settings,
             "finished": point.finished,
-            "value": numbers_of(point).get(sweep.metric),
+            "value": metrics_of(point).get(sweep.metric),
             "seconds": read_mapping(point.directory / "meta.json").get("seconds"),
         }
         for point in points
@@ -250,8 +250,8 @@ def save_results(sweep: Sweep, points: list[Point], directory: Path) -> list[dic
 def report(sweep: Sweep, points: list[Point], directory: Path) -> None:
     """Print a table of the runs, the best first, and draw the figure."""
     rows = [[*sweep.axes, f"{sweep.metric} ({sweep.goal})", "time"]]
-    for run in save_results(sweep, points, directory):
-        value = show(run["value"]) if run["finished"] else "failed"
+    for run in save_progress(sweep, points, directory):
+        value = metric_text(run["value"]) if run["finished"] else "failed"
         time = "–" if run["seconds"] is None else duration(run["seconds"])
         rows.append([*map(str, run["settings"].values()), value, time])
     save_figure(directory / "sweep", sweep_figure(directory / "sweep.json"))
@@ -268,7 +268,7 @@ def report(sweep: Sweep, points: list[Point], directory: Path) -> None:
     print(f"Saved in {directory}")
 
 
-def show(value: float | None) -> str:
+def metric_text(value: float | None) -> str:
     return "none" if value is None else f"{value:.5g}"
 
 

@@ -98,7 +98,7 @@ def main(options: argparse.Namespace) -> None:
     check_activation(options, network, samples[0], labelled)
     q_d, compact = rebase_and_fit(network, samples, matched.inputs)
     q_r = compact.posterior
-    summary = describe(compact, layout)
+    summary = transpositions_of(compact, layout)
     state_dicts = {"mean": layout.state_dict(q_r.mean)}
     averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r), "mu_r": [q_r.mean]}
     if options.kept is not None:
@@ -112,7 +112,7 @@ def main(options: argparse.Namespace) -> None:
     if scored.labels is not None:
         summary["accuracy"] = score_all(network, samples, averaged, scored)
         count = len(samples) if options.networks else min(SHOWN, len(samples))
-        summary["barriers"] = barriers(compact, samples, count, scored)
+        summary["barriers"] = barriers_to_first(compact, samples, count, scored)
     save(options, network, compact, state_dicts, arrays, summary)
     report(options, summary)
 
@@ -254,9 +254,9 @@ def check_activation(
         gained, lost = int((right & ~assumed).sum()), int((assumed & ~right).sum())
         if gained - lost > 3 * math.sqrt(gained + lost):
             raise UserError(
-                f"{options.networks[0]} has an accuracy of {show(right.double().mean())} % with "
-                f"{name}, but {show(assumed.double().mean())} % with relu, which is assumed: give "
-                f"--activation {name}, or --activation relu if relu is right."
+                f"{options.networks[0]} has an accuracy of {percent(right.double().mean())} % with "
+                f"{name}, but {percent(assumed.double().mean())} % with relu, which is assumed: "
+                f"give --activation {name}, or --activation relu if relu is right."
             )
 
 
@@ -324,7 +324,7 @@ def draws(posterior: Gaussian) -> Iterable[Tensor]:
     return posterior.draw(NUM_DRAWS, generator(0, "draws"))
 
 
-def describe(compact: Compact, layout: Layout) -> dict:
+def transpositions_of(compact: Compact, layout: Layout) -> dict:
     """Return NoT of each network's hidden layers, and what random permutations have."""
     groups = layout.network.groups.values()
     return {
@@ -350,7 +350,7 @@ def score_all(
     return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
 
 
-def barriers(
+def barriers_to_first(
     compact: Compact, samples: Sequence[Tensor], count: int, data: Data
 ) -> dict[str, list[float]]:
     """Return the loss barrier [nats] between each of `count` networks and the first.
@@ -417,18 +417,18 @@ def report(options: argparse.Namespace, summary: dict) -> None:
     scores = summary.get("accuracy")
     if scores:
         print()
-        rows = [[title, show(scores[name])] for name, title in TITLES.items() if name in scores]
+        rows = [[title, percent(scores[name])] for name, title in TITLES.items() if name in scores]
         print_table([["", "accuracy [%]"], *rows])
     if "pruning" in summary:
         print()
         curves = [
-            [f"mean.pt by {criterion}", *map(show, summary["pruning"][name])]
+            [f"mean.pt by {criterion}", *map(percent, summary["pruning"][name])]
             for name, criterion in CRITERIA.items()
         ]
         print_table([["% of weights kept", *map(str, KEPT_PERCENT)], *curves])
     if options.kept is not None:
         chosen = CRITERIA[summary["prune_by"]]
-        print(f"\npruned.pt: {show(summary['zeros'])} % of the weights are zero; ", end="")
+        print(f"\npruned.pt: {percent(summary['zeros'])} % of the weights are zero; ", end="")
         print(f"those with the {chosen} are kept (--prune_by {summary['prune_by']}).")
         if options.labels and not options.prune_by:
             print(
@@ -453,8 +453,8 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
     notes = ["NoT: number of transpositions that match a network to the first"]
     if "accuracy" in summary:
         shares = summary["accuracy"]["networks"]
-        columns.append(["accuracy [%]", *map(show, shares[:SHOWN])])
-        below[0].append(show(np.mean(shares)))
+        columns.append(["accuracy [%]", *map(percent, shares[:SHOWN])])
+        below[0].append(percent(np.mean(shares)))
         for when, values in summary["barriers"].items():
             shown = (f"{value:.3f}" for value in values[:SHOWN])
             columns.append([f"barrier {when} [nats]", *shown])
@@ -471,7 +471,7 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
     print(*(f"{note}." for note in notes), sep="\n")
 
 
-def show(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
