@@ -16,6 +16,8 @@ from utils.methods.hmc.record import ChainRecord
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
+from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -26,6 +28,17 @@ def data_dir() -> Path:
     folder = REPOSITORY / "data"
     load_dataset("MNIST", folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request, monkeypatch):
+    """Save blanks for figures unless a test is marked `figures`: drawing takes long."""
+    if "figures" not in request.keywords:
+        monkeypatch.setattr(Figure, "savefig", save_blank)
+
+
+def save_blank(figure: Figure, file, format: str | None = None) -> None:
+    Image.new("RGB", (8, 8)).save(file, format)
 
 
 class Ended(NamedTuple):

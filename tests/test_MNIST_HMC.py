@@ -19,7 +19,7 @@ from utils.networks.registry import load_network
 from utils.posteriors.prior import Prior
 from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
-from utils.runs.run import Run, open_run
+from utils.runs.run import open_run
 
 import numpy as np
 import pytest
@@ -99,7 +99,6 @@ def test_small_products_are_made_on_one_thread(script, monkeypatch, hidden, thre
 def test_chains_are_diagnosed_while_they_run(script, tmp_path, monkeypatch):
     """Of the samples that each chain has so far, not of the rows that are still to be filled."""
     monkeypatch.setattr(record_module, "SECONDS_BETWEEN_DIAGNOSES", 0)
-    monkeypatch.setattr(Run, "save_figure", lambda *arguments: None)  # seconds each
     process = script("MNIST_HMC", *TOY, "--num_samples", 20, "--num_chains", 2)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
@@ -157,7 +156,6 @@ def test_a_network_without_closed_forms_is_sampled_with_lists(tmp_path, monkeypa
         start="initialisation", wandb="disabled",
     )  # fmt: skip
     run = open_run(config, "HMC", torch.device("cpu"))
-    monkeypatch.setattr(Run, "save_figure", lambda *arguments: None)  # seconds each
     problem = Problem(DescribedConvNet(), data, Prior(), torch.device("cpu"))
     hmc.run_chains(config, problem, ALONE, run)
     assert json.loads(run.path("summary.json").read_text())["test_accuracy"] > 0.95

@@ -269,6 +269,7 @@ def test_references_are_the_samples_they_are_named_after(evaluated, run):
     assert len({row["average_transpositions"] for row in found.values()}) > 1
 
 
+@pytest.mark.figures
 def test_diagnostics(evaluated, run, data_dir):
     found = read(run / "diagnostics.json")
     samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy").astype(float)

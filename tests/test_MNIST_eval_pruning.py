@@ -36,6 +36,7 @@ def accuracy(weights: np.ndarray, data) -> float:
     return (predict(weights, images).argmax(1) == data.test_labels.numpy()).mean()
 
 
+@pytest.mark.figures
 def test_curves_and_histograms(run, source, data_dir):
     results = json.loads((run / "pruning.json").read_text())
     space = np.load(source / "weight_space.npz")

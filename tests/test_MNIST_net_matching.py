@@ -45,6 +45,7 @@ def load_results(directory) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
+@pytest.mark.figures
 def test_the_command_of_the_paper_runs(script, tmp_path):
     done = script(
         "MNIST_net_matching", "--seed", 12, "--optimizer", "SGD", "--num_epochs", 1,

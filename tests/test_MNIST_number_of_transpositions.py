@@ -48,6 +48,7 @@ def load_records(directory) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.figures
 def test_the_command_of_the_paper_runs(script, tmp_path):
     done = script(
         "MNIST_number_of_transpositions", "--seed", 30, "--num_epochs", 1, "--optimizer", "SGD",

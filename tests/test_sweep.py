@@ -52,6 +52,7 @@ def results(tmp_path) -> dict:
 # ---- with real runs
 
 
+@pytest.mark.figures
 def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
     given = command({"learning_rate": {"values": [0.0001, 1e30, 0.02]}}, "--jobs", 2)
     done = run_sweep(given)

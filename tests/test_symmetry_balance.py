@@ -36,6 +36,7 @@ def data(data_dir):
     return images.inputs([images.num_pixels])
 
 
+@pytest.mark.figures
 def test_the_script_measures_every_cell(script, tmp_path):
     done = script("symmetry_balance", *TOY)
     assert done.returncode == 0, done.stderr

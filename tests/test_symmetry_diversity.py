@@ -29,6 +29,7 @@ def save_members(directory, count: int, num_chains: int = 0) -> torch.Tensor:
     return weights
 
 
+@pytest.mark.figures
 def test_all_groups_of_pairs(script, tmp_path, data_dir):
     weights = save_members(tmp_path / "networks", 6)
     save_members(tmp_path / "chains", 8, num_chains=2)

@@ -27,6 +27,7 @@ def posteriors(tmp_path):
     return [f"{name}={path}" for name, path in paths.items()]
 
 
+@pytest.mark.figures
 def test_independent_networks_pass_and_a_chain_that_stays_cannot_be_judged(
     script, tmp_path, posteriors
 ):

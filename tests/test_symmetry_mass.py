@@ -22,6 +22,7 @@ def save_networks(directory, network, count: int = 30):
     return weights
 
 
+@pytest.mark.figures
 def test_masses_of_a_set_of_networks(script, tmp_path):
     weights = save_networks(tmp_path / "networks", NETWORK)
     done = script(

@@ -16,6 +16,7 @@ import torch
 NETWORK = MLP((6, 5, 4, 3))
 
 
+@pytest.mark.figures
 def test_the_script_leaves_its_results(script, tmp_path):
     done = script(
         "symmetry_order", "--config_name", "quick", "--num_train", 300, "--num_epochs", 3,

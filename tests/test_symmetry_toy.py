@@ -24,6 +24,7 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("hidden_units", [2, 3])
 def test_the_script_runs_and_leaves_its_results(script, tmp_path, hidden_units):
     done = script(
