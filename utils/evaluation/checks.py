@@ -161,14 +161,8 @@ def study(
     effective = num_effective(mixed["after"], len(samples))
     with progress_bar(len(references) + 1, "other references", unit="reference") as bar:
         rows = study_references(setting, average, chosen, references, bar.update)
-        null = study_prior(
-            setting,
-            average,
-            aligned.reference,
-            space.gaussians["after"],
-            len(chosen) or 2,
-            effective,
-        )
+        counts = len(chosen) or 2, effective
+        null = study_prior(setting, average, aligned.reference, space.gaussians["after"], *counts)
         bar.update()
     return {
         "study_samples": len(chosen),
