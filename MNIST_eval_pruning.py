@@ -26,7 +26,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
-from utils.runs.lookup import NEWEST, NONE, identify, locate
+from utils.runs.lookup import NEWEST, NONE, PastRun, identify, locate
 from utils.runs.progress import check_space
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -51,7 +51,7 @@ def main(config: PruningConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     space = open_weight_space(source, device)
-    names = names_of(read_mapping(source / "diagnostics.json"))
+    names = names_of(read_mapping(PastRun(source).directory / "diagnostics.json"))
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir)
     data = inputs_for(space.network, data).to(device)

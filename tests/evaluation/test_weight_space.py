@@ -44,5 +44,7 @@ def test_an_evaluation_of_another_version_is_said_to_be_one(tmp_path, name):
 
 def test_no_evaluation_no_pruning(tmp_path):
     run = make_samples(tmp_path / "a", 3)
-    with pytest.raises(UserError, match=r"an evaluation makes it"):
-        open_weight_space(run, torch.device("cpu"))
+    (tmp_path / "notes.md").write_text("no arrays")
+    for path in (run, tmp_path / "notes.md"):
+        with pytest.raises(UserError, match=r"an evaluation makes it"):
+            open_weight_space(path, torch.device("cpu"))

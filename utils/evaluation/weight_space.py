@@ -6,10 +6,9 @@ from pathlib import Path
 from utils.evaluation.predictions import DIRECT, REBASED, Column
 from utils.evaluation.views import Setting, Views
 from utils.networks.network import Network
-from utils.posteriors.files import read_arrays
+from utils.posteriors.files import read_with_network
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.posterior import Posterior
-from utils.posteriors.samples import read_network
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.symmetry.matching import Matcher
@@ -102,9 +101,7 @@ def std_histograms(space: WeightSpace) -> dict[str, np.ndarray]:
 
 def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
     """Open the weight_space.npz in the run directory of an evaluation, or that file itself."""
-    path = path / "weight_space.npz" if path.is_dir() else path
-    network = read_network(path)
-    arrays = read_arrays(path, "an evaluation makes it")
+    network, arrays = read_with_network(path, "weight_space.npz", "an evaluation makes it")
     arrays = {key: array.to(device) for key, array in arrays.items()}
     names = [key.removesuffix("_after_mean") for key in arrays if key.endswith("_after_mean")]
     if not names or f"{names[0]}_single" not in arrays or "alive" not in arrays:

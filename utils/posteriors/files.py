@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from utils.networks.network import Network
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
@@ -53,9 +54,8 @@ def _kind(path: Path) -> str:
 
 def open_gaussian(path: Path) -> Gaussian:
     """Open the mean and std in a posterior.npz."""
-    path = path / "posterior.npz" if path.is_dir() else path
-    network = read_network(path)
-    arrays = read_arrays(path, "methods that fit a Gaussian, such as VI, write it")
+    remedy = "methods that fit a Gaussian, such as VI, write it"
+    network, arrays = read_with_network(path, "posterior.npz", remedy)
     mean, std = (arrays.get(name, torch.empty(0)).float() for name in ("mean", "std"))
     if not mean.shape == std.shape == (network.num_weights,):
         raise UserError(
@@ -67,9 +67,7 @@ def open_gaussian(path: Path) -> Gaussian:
 
 def open_low_rank(path: Path) -> LowRank:
     """Open the mean, factor and diagonal in a low_rank.npz."""
-    path = path / "low_rank.npz" if path.is_dir() else path
-    network = read_network(path)
-    arrays = read_arrays(path, "methods such as SWAG write it")
+    network, arrays = read_with_network(path, "low_rank.npz", "methods such as SWAG write it")
     return LowRank(
         arrays["mean"], arrays["factor"], network=network, diagonal=arrays.get("diagonal")
     )
@@ -77,9 +75,7 @@ def open_low_rank(path: Path) -> LowRank:
 
 def open_dropout(path: Path) -> DropoutMasks:
     """Open the weights and rates in a dropout.npz."""
-    path = path / "dropout.npz" if path.is_dir() else path
-    network = read_network(path)
-    arrays = read_arrays(path, "MC dropout writes it")
+    network, arrays = read_with_network(path, "dropout.npz", "MC dropout writes it")
     rates = dict(zip(network.groups, arrays["rates"].tolist(), strict=True))
     dropped = {name: rate for name, rate in rates.items() if rate}
     return DropoutMasks(arrays["weights"], dropped, network)
@@ -93,6 +89,13 @@ def open_mixture(path: Path) -> Mixture:
     if is_set(mixture) and not len(mixture):
         raise UserError(f"{path} has no networks: all were left out.")
     return mixture
+
+
+def read_with_network(path: Path, name: str, remedy: str) -> tuple[Network, dict[str, Tensor]]:
+    """Read the file of this name in a directory, or any such file, and the network.json beside."""
+    path = path / name if path.is_dir() else path
+    arrays = read_arrays(path, remedy)
+    return read_network(path), arrays
 
 
 def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
