@@ -3,6 +3,7 @@
 The evaluation sees posteriors by name (utils/posteriors) and never the methods that made them.
 
     metrics            scores of predictions; METRICS lists those that tables show
+    linearised         what Gaussians predict with the network linearised at their mean
     predictions        columns of the table, and what each predicts, in parts to resample
     diagnostics        R-hat and effective sample size of chains
     alignment          one pass over samples: rebasin, predictions and moments

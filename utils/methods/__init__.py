@@ -12,6 +12,8 @@ langevin         Langevin dynamics with gradients of minibatches
 sgld             SGLD
 sghmc            SGHMC
 snapshot         snapshot ensembles
+curvature        GGN and Hessian of the loss, whole or by layers
+laplace          the Laplace approximation
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
 processes        groups of modes in processes of one thread

@@ -3,6 +3,7 @@
 from utils.methods.dropout import Dropout
 from utils.methods.ensemble import Ensemble
 from utils.methods.hmc.method import HMC
+from utils.methods.laplace import Laplace
 from utils.methods.method import Method
 from utils.methods.sgd import SGD
 from utils.methods.sghmc import SGHMC
@@ -13,5 +14,16 @@ from utils.methods.vi import VI
 
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (HMC(), Ensemble(), VI(), SGD(), SWAG(), Dropout(), SGLD(), SGHMC(), Snapshot())
+    for method in (
+        HMC(),
+        Ensemble(),
+        VI(),
+        SGD(),
+        SWAG(),
+        Dropout(),
+        SGLD(),
+        SGHMC(),
+        Snapshot(),
+        Laplace(),
+    )
 }

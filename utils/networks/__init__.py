@@ -14,6 +14,7 @@ Modules, each importing only from those before it:
     resnet           residual networks, with filter response normalisation
     resnet18         ResNet-18, with batch normalisation
     registry         networks by name, network.json
+    jacobians        derivatives of logits by weights, image by image
     predictions      class probabilities of networks and averages of them
     statistics       running statistics of batch normalisation, computed anew
     safetensors      files of named tensors

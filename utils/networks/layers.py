@@ -1,7 +1,13 @@
 """Layers of convolutional networks that PyTorch lacks, or has in a slow form only.
 
-Images and feature maps are [N, channels, height, width]. All layers are differentiable.
+Images and feature maps are [N, channels, height, width]. All layers are differentiable. Linear ones
+can be recorded: what they read and write is all that Kronecker factors and Jacobians need.
 """
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +19,56 @@ FRN_EPS = 1e-6
 BATCH_NORM_EPS = 1e-5
 
 
+class LinearLayer(NamedTuple):
+    """A layer in one forward pass: outputs = weight · inputs at every position, in each group."""
+
+    weight: Tensor  # a view of the network's weights
+    outputs: Tensor  # in the graph
+    inputs: Callable[[], Tensor]  # returns [N, groups, inputs, positions]
+    arranged: Callable[[Tensor], Tensor]  # makes outputs [N, groups, outputs, positions]
+
+
+_recorded: ContextVar[list[LinearLayer] | None] = ContextVar("recorded", default=None)
+
+
+@contextmanager
+def recorded_layers() -> Iterator[list[LinearLayer]]:
+    """Collect the linear layers of all forward passes in this block, which is in this thread."""
+    layers = []
+    token = _recorded.set(layers)
+    try:
+        yield layers
+    finally:
+        _recorded.reset(token)
+
+
+def record_layer(
+    weight: Tensor, outputs: Tensor, inputs: Callable[[], Tensor],
+    arranged: Callable[[Tensor], Tensor],
+) -> None:  # fmt: skip
+    layers = _recorded.get()
+    if layers is not None:
+        layers.append(LinearLayer(weight, outputs, inputs, arranged))
+
+
+def linear_map(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return F.linear(values, weight, bias) for values [N, inputs]."""
+    outputs = F.linear(values, weight, bias)
+    record_layer(weight, outputs, lambda: values[:, None, :, None], lambda g: g[:, None, :, None])
+    return outputs
+
+
+def convolve(images: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    """Return F.conv2d(images, weight)."""
+    outputs = F.conv2d(images, weight, stride=stride, padding=padding)
+
+    def inputs() -> Tensor:
+        return F.unfold(images, weight.shape[-2:], stride=stride, padding=padding)[:, None]
+
+    record_layer(weight, outputs, inputs, lambda g: g.flatten(2)[:, None])
+    return outputs
+
+
 def pooled_convolution(images: Tensor, weight: Tensor, size: int) -> Tensor:
     """Return max_pool2d(conv2d(images, weight), size), for the first layer of a network.
 
@@ -20,7 +76,26 @@ def pooled_convolution(images: Tensor, weight: Tensor, size: int) -> Tensor:
     over channels. On small images this takes a third of the time. The images need no gradient.
     """
     values = F.conv2d(images, shifted_kernels(weight, size), stride=size)
+    record_pooled(images, weight, values, size)
     return largest(values.unflatten(1, (size * size, -1)))
+
+
+def record_pooled(images: Tensor, weight: Tensor, values: Tensor, size: int) -> None:
+    """Record a convolution whose outputs have the places of each window as channels."""
+    height, width = values.shape[-2:]
+
+    def inputs() -> Tensor:
+        patches = F.unfold(images, weight.shape[-2:])
+        columns = images.shape[-1] - weight.shape[-1] + 1
+        patches = patches.unflatten(2, (-1, columns))[..., : height * size, : width * size]
+        windows = patches.unflatten(3, (width, size)).unflatten(2, (height, size))
+        return windows.permute(0, 1, 3, 5, 2, 4).flatten(2)[:, None]  # place, then window
+
+    def arranged(gradient: Tensor) -> Tensor:
+        by_place = gradient.unflatten(1, (size * size, -1)).transpose(1, 2)
+        return by_place.flatten(2)[:, None]
+
+    record_layer(weight, values, inputs, arranged)
 
 
 def shifted_kernels(weight: Tensor, size: int) -> Tensor:
@@ -117,7 +192,8 @@ def filter_response_norm(values: Tensor, tau: Tensor, beta: Tensor, gamma: Tenso
 def batch_norm(
     values: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor:
-    """Return γ (x − mean) / √(variance + ε) + β with these running statistics."""
+    """Return γ (x − mean) / √(variance + ε) + β with these running statistics, as constants."""
+    mean, variance = mean.detach(), variance.detach()
     return F.batch_norm(values, mean, variance, weight, bias, eps=BATCH_NORM_EPS)
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from utils.networks.conv_network import ConvNetwork, convolution, linear
-from utils.networks.layers import max_pool, pooled_convolution
+from utils.networks.layers import convolve, linear_map, max_pool, pooled_convolution
 from utils.networks.network import Group, Slot, lay_out
-
-import torch.nn.functional as F
 
 KERNEL = 5
 SMALLEST_IMAGE = 16
@@ -51,10 +49,10 @@ class LeNet(ConvNetwork):
     def forward(self, tensors, images, statistics=None):
         (w1, b1), (w2, b2), *dense = zip(*[iter(tensors.values())] * 2, strict=True)
         first = (pooled_convolution(images, w1, 2) + b1[:, None, None]).relu()
-        second = max_pool(F.conv2d(first, w2), 2)
+        second = max_pool(convolve(first, w2), 2)
         second = (second + b2[:, None, None]).relu()
         hidden, values = {"c1": first, "c2": second}, second.flatten(1)
         *dense, (weight, bias) = dense
         for name, (w, b) in zip(("h1", "h2"), dense, strict=True):
-            values = hidden[name] = F.linear(values, w.flatten(1), b).relu()
-        return hidden, F.linear(values, weight, bias)
+            values = hidden[name] = linear_map(values, w.flatten(1), b).relu()
+        return hidden, linear_map(values, weight, bias)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from utils.networks.autograd import AutogradGradient, DataPasses
+from utils.networks.layers import linear_map
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
 from utils.networks.mlp_passes import MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
@@ -133,5 +134,5 @@ class MLP(Network):
 
 def _affine(weight: Tensor, bias: Tensor, values: Tensor) -> Tensor:
     if weight.dim() == 2 and values.dim() == 2:
-        return torch.addmm(bias, values, weight.T)
+        return linear_map(values, weight, bias)
     return values @ weight.mT + bias.unsqueeze(-2)

@@ -11,11 +11,18 @@ from functools import cached_property
 from typing import ClassVar
 
 from utils.networks.conv_network import ConvNetwork, linear
-from utils.networks.layers import dense_convolution, largest, shifted_kernels
+from utils.networks.layers import (
+    dense_convolution,
+    largest,
+    record_layer,
+    record_pooled,
+    shifted_kernels,
+)
 from utils.networks.network import NONE, Group, Slot, lay_out
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 BLOCKS, CHANNELS = 2, 5  # of the second convolution: its groups, and the outputs of each
 KERNELS, POOL = (4, 5), 3
@@ -69,11 +76,30 @@ class OptuNet(ConvNetwork):
         pairs = zip(images, kernels, strict=True)
         values = torch.stack([F.conv2d(image, kernel, stride=POOL) for image, kernel in pairs])
         stack, rows, _, height, width = values.shape
-        values = values.flatten(0, 1).unflatten(1, (POOL * POOL, BLOCKS))
-        maps = largest(values).unflatten(0, (stack, rows)).relu()
+        values = values.flatten(0, 1)
+        windows = values.unflatten(1, (POOL * POOL, BLOCKS))
+        maps = largest(windows).unflatten(0, (stack, rows)).relu()
         matrix = dense_convolution(second.flatten(0, 1).squeeze(2), height, width)
         flat = maps.flatten(3).transpose(1, 2).flatten(0, 1)  # [K · blocks, N, positions]
-        sums = torch.bmm(flat, matrix).relu().view(stack, BLOCKS, rows, CHANNELS, -1)
+        products = torch.bmm(flat, matrix)
+        sums = products.relu().view(stack, BLOCKS, rows, CHANNELS, -1)
         means = sums.mean(-1).permute(0, 2, 1, 3).flatten(2)
         hidden = {"c1": maps.unsqueeze(3), "c2": sums.transpose(1, 2)}
-        return hidden, torch.baddbmm(bias.unsqueeze(1), means, weight.flatten(2).mT)
+        logits = torch.baddbmm(bias.unsqueeze(1), means, weight.flatten(2).mT)
+        if stack == 1:
+            record_pooled(images[0], first[0].flatten(0, 1), values, POOL)
+            record_layer(
+                second, products, lambda: _patches(maps[0]),
+                lambda g: g.unflatten(2, (CHANNELS, -1)).transpose(0, 1),
+            )  # fmt: skip
+            record_layer(
+                weight, logits, lambda: means[0, :, None, :, None],
+                lambda g: g[0, :, None, :, None],
+            )  # fmt: skip
+        return hidden, logits
+
+
+def _patches(maps: Tensor) -> Tensor:
+    """Return what the second convolution reads at every position, [N, blocks, 25, positions]."""
+    patches = F.unfold(maps.flatten(0, 1).unsqueeze(1), KERNELS[1])
+    return patches.unflatten(0, maps.shape[:2])

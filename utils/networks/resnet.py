@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from utils.networks.conv_network import ConvNetwork, Statistics, Tensors, convolution, linear
-from utils.networks.layers import filter_response_norm
+from utils.networks.layers import convolve, filter_response_norm, linear_map
 from utils.networks.network import NONE, Group, Slot, lay_out
 
 import torch.nn.functional as F
@@ -102,7 +102,7 @@ class ResNet(ConvNetwork):
     def forward(self, tensors, images, statistics=None):
         def layer(values, conv, norm, stride=1):
             weight = tensors[f"{conv}.weight"]
-            values = F.conv2d(values, weight, stride=stride, padding=weight.shape[-1] // 2)
+            values = convolve(values, weight, stride, weight.shape[-1] // 2)
             return self.normalize(values, norm, tensors, statistics)
 
         activate = type(self).activation
@@ -117,7 +117,7 @@ class ResNet(ConvNetwork):
             values = activate(values + change)
             hidden[block.inner], hidden[block.above] = inner, values
         means = values.mean((-1, -2))
-        return hidden, F.linear(means, tensors["linear.weight"], tensors["linear.bias"])
+        return hidden, linear_map(means, tensors["linear.weight"], tensors["linear.bias"])
 
 
 class FRNResNet(ResNet):

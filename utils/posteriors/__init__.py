@@ -8,6 +8,7 @@ gaussian         independent weights
 moments          mean and variance of a stream, in blocks
 low_rank         a Gaussian with covariances, up to a rank
 dropout          a network with hidden units dropped at random
+block_gaussian   a Gaussian whose covariance has dense or Kronecker blocks
 mixture          equal shares of several posteriors
 exchange         networks from and to other programs: files, folders, tars
 compact          q_r with the rebasin that it was fitted to

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utils.networks.network import Network
+from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
@@ -81,6 +82,19 @@ def open_dropout(path: Path) -> DropoutMasks:
     return DropoutMasks(arrays["weights"], dropped, network)
 
 
+def open_block_gaussian(path: Path) -> BlockGaussian:
+    """Open the mean and blocks in a blocks.npz."""
+    path = path / "blocks.npz" if path.is_dir() else path
+    network = read_network(path)
+    arrays = read_arrays(path, "methods such as Laplace write it")
+    count = sum(name.startswith("places_") for name in arrays)
+    blocks = [
+        WeightBlock(*(arrays[f"{name}_{number}"] for name in WeightBlock._fields))
+        for number in range(count)
+    ]
+    return BlockGaussian(arrays["mean"], blocks, network, arrays.get("scales"))
+
+
 def open_mixture(path: Path) -> Mixture:
     modes = sorted(path.glob("mode-*"), key=lambda mode: (len(mode.name), mode.name))
     if not modes:
@@ -111,6 +125,7 @@ OPENERS: dict[str, Callable[[Path], Posterior]] = {
     "Gaussian": open_gaussian,
     "DropoutMasks": open_dropout,
     "LowRank": open_low_rank,
+    "BlockGaussian": open_block_gaussian,
     "Mixture": open_mixture,
     KIND: open_named_samples,
 }

@@ -33,6 +33,11 @@ class Gaussian:
         mean, std = transformation.apply(self.mean), transformation.apply_to_std(self.std)
         return Gaussian(mean, std, transformation.network)
 
+    def output_covariance(self, jacobians: Tensor) -> Tensor:
+        """Return J diag(std²) Jᵀ [N, C, C] for Jacobians J [N, C, d]."""
+        parts = jacobians * self.std
+        return parts @ parts.mT
+
     def to(self, device: torch.device) -> "Gaussian":
         return Gaussian(self.mean.to(device), self.std.to(device), self.network)
 

@@ -1,11 +1,12 @@
 """What evaluation sees of a posterior approximation, whatever it is: weights that can be drawn.
 
-    Samples      weight vectors on disk: a chain, an ensemble, thousands of networks
-    Points       weight vectors in memory
-    Gaussian     independent weights
-    LowRank      weights that vary together, as far as the rank allows
-    DropoutMasks one network, with random hidden units dropped
-    Mixture      equal shares of several of these: modes, chains, shards
+    Samples        weight vectors on disk: a chain, an ensemble, thousands of networks
+    Points         weight vectors in memory
+    Gaussian       independent weights
+    LowRank        weights that vary together, as far as the rank allows
+    BlockGaussian  weights that vary together within blocks, such as layers
+    DropoutMasks   one network, with random hidden units dropped
+    Mixture        equal shares of several of these: modes, chains, shards
 
 `utils.posteriors.files.open_posterior` reads any of them from a run directory.
 """
