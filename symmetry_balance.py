@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from papers.symmetry import claims, figures
+from papers.symmetry import figures, mass_claims
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.methods.training import TrainingSettings, TrainingState, start_training, train
@@ -99,7 +99,7 @@ def main(config: BalanceConfig) -> None:
     figures.balance.save(run)
     figures.intervention.save(run)
     run.finish({"cells": [final_numbers(record) for record in records]})
-    print_verdicts(run, *claims.BALANCE)
+    print_verdicts(run, *mass_claims.BALANCE)
     print(f"Saved in {run.directory}")
 
 

@@ -15,7 +15,7 @@ representation_cost.png and .pdf, and summary.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers.symmetry import claims, figures
+from papers.symmetry import figures, mass_claims
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.members import open_members
@@ -68,7 +68,7 @@ def main(config: MassConfig) -> None:
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
     figures.representation_cost.save(run)
     run.finish(summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed))
-    print_verdicts(run, *claims.MASS)
+    print_verdicts(run, *mass_claims.MASS)
     print(f"Saved in {run.directory}")
 
 

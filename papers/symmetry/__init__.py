@@ -7,7 +7,8 @@ it:
     plan               scripts in order, with configs and times in each preset
     tables             the paper's numbers next to ours
     figures            the figures on symmetry, with captions
-    claims             what the paper says about symmetry, judged by our results
+    mass_claims        what the paper says about mass and weight decay, judged by our results
+    claims             what it says about symmetry, judged, and all claims in order
     quality_figures    the figures on quality and diversity
     quality_tables     the table of posteriors
     quality_claims     what the paper says about quality and diversity, judged

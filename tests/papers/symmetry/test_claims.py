@@ -4,7 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from papers.symmetry import claims
+from papers.symmetry import claims, mass_claims
 from papers.symmetry.paper import PAPER
 from papers.symmetry.values import median_error, published
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNKNOWN, Claim, judge
@@ -103,7 +103,7 @@ MASSES = {
 )
 def test_mass_is_convex(tmp_path, second, spread, mark):
     changed = {"smallest_second_difference": second, "minimum_spread_over_orbit": spread}
-    assert verdict(tmp_path, claims.mass_is_convex, MASSES | changed).mark == mark
+    assert verdict(tmp_path, mass_claims.mass_is_convex, MASSES | changed).mark == mark
 
 
 @pytest.mark.parametrize(("low", "median", "mark"), [
@@ -111,11 +111,13 @@ def test_mass_is_convex(tmp_path, second, spread, mark):
 ])  # fmt: skip
 def test_training_stays_above_the_minimum(tmp_path, low, median, mark):
     changed = {"excess_quantiles": [0, low, median, median, median, 0.3, 0.4]}
-    assert verdict(tmp_path, claims.training_stays_above_minimum, MASSES | changed).mark == mark
+    assert (
+        verdict(tmp_path, mass_claims.training_stays_above_minimum, MASSES | changed).mark == mark
+    )
 
 
 def test_clusters_and_excess_are_compared_for_optunets_only(tmp_path):
-    for claim in (claims.clusters_match, claims.excess_matches):
+    for claim in (mass_claims.clusters_match, mass_claims.excess_matches):
         assert verdict(tmp_path, claim, MASSES).mark == HOLDS
         assert verdict(tmp_path, claim, MASSES | {"network": "784-64-10 (relu)"}).mark == UNKNOWN
         assert verdict(tmp_path, claim, MASSES | {"clusters": []}).mark == UNKNOWN
@@ -125,7 +127,7 @@ def test_clusters_and_excess_are_compared_for_optunets_only(tmp_path):
 def test_other_clusters(tmp_path, masses, mark):
     pairs = zip(MASSES["clusters"], masses, strict=True)
     clusters = [cluster | {"mass": mass} for cluster, mass in pairs]
-    result = verdict(tmp_path, claims.clusters_match, MASSES | {"clusters": clusters})
+    result = verdict(tmp_path, mass_claims.clusters_match, MASSES | {"clusters": clusters})
     assert result.mark == mark
 
 
@@ -135,7 +137,7 @@ def test_other_clusters(tmp_path, masses, mark):
 ])  # fmt: skip
 def test_another_excess(tmp_path, modes, high, mark):
     changed = {"excess_modes": modes, "excess_quantiles": [0.01, 0.03, 0.1, 0.2, 0.3, high, 0.8]}
-    assert verdict(tmp_path, claims.excess_matches, MASSES | changed).mark == mark
+    assert verdict(tmp_path, mass_claims.excess_matches, MASSES | changed).mark == mark
 
 
 def cells(gap: float = 0.0, accuracy_change: float = 0.0, decays=(0.0, 0.01)) -> dict:
@@ -158,7 +160,7 @@ def cells(gap: float = 0.0, accuracy_change: float = 0.0, decays=(0.0, 0.01)) ->
 
 def test_decay_is_too_short(tmp_path):
     """What is left is relative to training without decay, here 1.5 of the start."""
-    claim = claims.decay_is_too_short
+    claim = mass_claims.decay_is_too_short
     assert verdict(tmp_path, claim, cells()).mark == HOLDS
     partly = verdict(tmp_path, claim, cells(gap=0.2))
     assert partly.mark == PARTLY
@@ -168,7 +170,7 @@ def test_decay_is_too_short(tmp_path):
 
 @pytest.mark.parametrize(("change", "mark"), [(0.001, HOLDS), (0.02, PARTLY)])
 def test_projection_changes_little(tmp_path, change, mark):
-    claim = claims.projection_changes_little
+    claim = mass_claims.projection_changes_little
     result = verdict(tmp_path, claim, cells(accuracy_change=change))
     assert result.mark == mark
     assert f"accuracy changes by 0.000 to {change:.3f}" in result.evidence
