@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.data import datasets
 from utils.data.datasets import load_dataset
+from utils.methods import processes
 from utils.methods.hmc.record import ChainRecord
 
 import pytest
@@ -65,6 +67,19 @@ def script(tmp_path, data_dir, monkeypatch, capfd):
         return Ended(returncode, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def few_test_images(monkeypatch):
+    """Scripts that run in this process load 100 test images only."""
+
+    def load(*arguments, **named):
+        data = load_dataset(*arguments, **named)
+        few = {"test_images": data.test_images[:100], "test_labels": data.test_labels[:100]}
+        return dataclasses.replace(data, **few)
+
+    for module in (datasets, processes):
+        monkeypatch.setattr(module, "load_dataset", load)
 
 
 @pytest.fixture

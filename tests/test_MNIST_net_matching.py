@@ -314,3 +314,15 @@ def test_a_stopped_run_resumes_to_the_same_results(run, monkeypatch):
     records = (resumed / "metrics.jsonl").read_text()
     assert records == (whole / "metrics.jsonl").read_text()
     assert [json.loads(line)["epoch"] for line in records.splitlines()] == list(range(EPOCHS + 1))
+
+
+def test_every_group_of_a_lenet_is_rebased(script, few_test_images, tmp_path):
+    small = ("--num_train", 100, "--num_epochs", 1, "--num_fractions", 3)
+    done = script("MNIST_net_matching", "--config_name", "lenet_quick", *small)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "default" / "net_matching-MNIST-lenet_quick"
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(summary["by weight"]["transpositions_per_layer"]) == 4
+    assert {f"{name}.pdf" for name in ("loss_along_line", "barriers", "along_line")} == {
+        path.name for path in run.glob("*.pdf")
+    }

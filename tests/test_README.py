@@ -70,6 +70,7 @@ RUN = [
     for line in PYTHON
     if file_of(line)[:-3] in SMALL and len(line.split()) > 2
     if file_of(line) != "train.py" or "--method swag" in line
+    if "lenet" not in line  # see test_MNIST_net_matching
 ]
 
 

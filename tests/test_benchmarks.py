@@ -6,8 +6,10 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY
 from tests.drawn import assert_readable, line_of
+from utils.data.datasets import load_dataset, network_inputs
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -21,9 +23,29 @@ def hmc_benchmark(benchmark):
     return benchmark("hmc")
 
 
-@pytest.mark.parametrize("name", ["hmc_ranks", "matching", "predict", "recovery", "training"])
+BENCHMARKS = ["hmc_ranks", "matching", "networks", "predict", "recovery", "training"]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_finds_what_it_measures(benchmark, name):
     assert callable(benchmark(name).main)
+
+
+def test_the_usual_loop_sees_the_images_that_ours_sees(benchmark, data_dir):
+    """Without crops they are equal; cropped ones are parts of the padded image."""
+    networks = benchmark("networks")
+    data = load_dataset("MNIST", data_dir)
+    inputs = network_inputs(data.train_images[:3], (1, 28, 28), data.normalisation("published"))
+    plain, cropped = networks.Images(data, 0), networks.Images(data, 4)
+    black = inputs.min()
+    for position in range(3):
+        image, label = plain[position]
+        torch.testing.assert_close(image, inputs[position])
+        assert label == data.train_labels[position]
+        padded = torch.nn.functional.pad(inputs[position], (4,) * 4, value=black.item())
+        crops = padded.unfold(1, 28, 1).unfold(2, 28, 1)
+        errors = (crops - cropped[position][0][:, None, None]).abs().amax((0, 3, 4))
+        assert errors.min() < 1e-6
 
 
 def test_effective_samples_are_those_of_the_pace_measured(hmc_benchmark, tmp_path):

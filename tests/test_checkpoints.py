@@ -5,13 +5,10 @@ import re
 import runpy
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import REPOSITORY, Ended
-from utils.data import datasets
 from utils.data.datasets import load_dataset
-from utils.methods import driver
 from utils.networks.safetensors import open_tensors
 from utils.posteriors.files import open_posterior
 
@@ -49,15 +46,7 @@ def checkpoints(monkeypatch, capfd, data_dir):
     return run
 
 
-@pytest.fixture(autouse=True)
-def _few_test_images(monkeypatch):
-    def load(*arguments):
-        data = load_dataset(*arguments)
-        few = {"test_images": data.test_images[:100], "test_labels": data.test_labels[:100]}
-        return replace(data, **few)
-
-    monkeypatch.setattr(driver, "load_dataset", load)
-    monkeypatch.setattr(datasets, "load_dataset", load)
+pytestmark = pytest.mark.usefixtures("few_test_images")
 
 
 @pytest.fixture

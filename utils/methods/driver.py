@@ -66,7 +66,7 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
         return posterior
     waiting = [group for group in groups if not group.ready]
     if run.config.jobs > 1 or not waiting:
-        train_in_processes(method, run, waiting, len(groups))
+        train_in_processes(method, run, groups)
     else:
         for group in waiting:
             group.save(train_group(method, problem, run, group.modes))
@@ -110,24 +110,28 @@ def restored(run: Run, state, modes: Sequence[int]):
 # ---- several processes
 
 
-def train_in_processes(method: Method, run: Run, waiting: list[ModeGroup], num_groups: int) -> None:
+def train_in_processes(method: Method, run: Run, groups: Sequence[ModeGroup]) -> None:
     """Train groups in single-threaded processes, and log the last record of each."""
     run.load_checkpoint()  # keeps the records of the groups that are ready
-    ready = num_groups - len(waiting)
+    ready = sum(group.ready for group in groups)
     log_groups(run, ready)
-    if not waiting:
+    if ready == len(groups):
         return
     with (
         process_pool(method, run.config, run.meta["matmul"]) as pool,
         run.graceful_stop(),
-        progress_bar(num_groups, method.title, ready, "group") as bar,
+        progress_bar(len(groups), method.title, ready, "group") as bar,
     ):
-        for record in train_in(pool, waiting, lambda: run.stop_requested):
-            run.log(**record)
-            ready += 1
-            # Of no mode: one process that goes on begins its group anew.
-            run.save_checkpoint({"groups": ready, "first_mode": None})
-            bar.update()
+        # A process of a session that was just killed may still hold a group for a moment.
+        while (
+            waiting := [group for group in groups if not group.ready]
+        ) and not run.stop_requested:
+            for record in filter(None, train_in(pool, waiting, lambda: run.stop_requested)):
+                run.log(**record)
+                ready += 1
+                # Of no mode: one process that goes on begins its group anew.
+                run.save_checkpoint({"groups": ready, "first_mode": None})
+                bar.update()
         run.stop_if_asked()
 
 
@@ -148,14 +152,15 @@ def train_together(method: Method, config) -> int:
     Where locks do not reach other machines, two processes may make the same group, with the same
     bytes. That is rare, because each takes the groups in a random order.
     """
+    if len(method.modes(config)) == 1:
+        advice = " or a smaller --stack_size" if hasattr(config, "stack_size") else ""
+        raise UserError(
+            "All modes of this run are one group, which a process makes alone: leave --share out, "
+            f"or give more modes{advice}."
+        )
     work = Stoppable()
     with joined_run(config, method.kind) as directory:
         groups = mode_groups(method, config, directory)
-        if len(groups) == 1:
-            raise UserError(
-                f"All modes of this run are one group, which a process makes alone: leave --share "
-                f"out, or give more modes{stack_advice(config)}."
-            )
         if (directory / "DONE").exists():
             return 0
         SystemRandom().shuffle(groups)
@@ -170,10 +175,6 @@ def train_together(method: Method, config) -> int:
                 if work.stop_requested:
                     raise Stopped
         return sum(not group.ready for group in groups)
-
-
-def stack_advice(config) -> str:
-    return " or a smaller --stack_size" if hasattr(config, "stack_size") else ""
 
 
 def shown(records: list[dict]) -> dict[str, str]:
