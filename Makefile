@@ -13,17 +13,18 @@ VENV_PYTHON := .venv/bin/python
 reproduce: .venv/installed
 	$(VENV_PYTHON) reproduce.py --preset $(PRESET) $(ARGS)
 
-# Tests of scripts and of packages take about as long as each other: one core for each.
+# Two halves that take about as long as each other, one core for each.
+HMC_TESTS := $(wildcard tests/test_MNIST_HMC*.py)
 test: .venv/installed-dev
 	$(MAKE) --jobs 2 test-scripts test-packages
 
 test-scripts test-packages: export OMP_NUM_THREADS ?= 1
 
 test-scripts:
-	$(VENV_PYTHON) -m pytest -q tests/test_*.py
+	$(VENV_PYTHON) -m pytest -q $(filter-out $(HMC_TESTS),$(wildcard tests/test_*.py))
 
 test-packages:
-	$(VENV_PYTHON) -m pytest -q --ignore-glob='tests/test_*.py'
+	$(VENV_PYTHON) -m pytest -q $(filter-out %__pycache__/,$(wildcard tests/*/)) $(HMC_TESTS)
 
 lint: .venv/installed-dev
 	$(VENV_PYTHON) -m ruff check .
