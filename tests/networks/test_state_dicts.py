@@ -4,6 +4,7 @@ import itertools
 import os
 
 from utils.networks.mlp import MLP
+from utils.networks.safetensors import write_tensors
 from utils.networks.state_dicts import (
     default_layout,
     read_layout,
@@ -303,3 +304,17 @@ def test_files_of_other_things_are_refused_and_no_code_is_run(tmp_path):
         with pytest.raises(UserError, match=rf"{name}.pt is not a file of tensors alone: write"):
             read_state_dict(tmp_path / f"{name}.pt")
     assert not (tmp_path / "made").exists()
+
+
+def test_safetensors_files_are_read_in_the_order_of_their_layers(tmp_path):
+    """Their names are sorted: layer 10 comes before layer 2, and biases before weights."""
+    layers = [torch.nn.Linear(4, 4) if k % 2 == 0 else torch.nn.ReLU() for k in range(11)]
+    module = torch.nn.Sequential(*layers)
+    with open(tmp_path / "a.safetensors", "wb") as file:
+        write_tensors(file, module.state_dict())
+    state_dict = read_state_dict(tmp_path / "a.safetensors")
+    assert list(state_dict) == list(module.state_dict())
+    layout = read_layout(state_dict)
+    inputs = torch.randn(5, 4)
+    outputs = layout.network.outputs(layout.flatten(state_dict), inputs)
+    torch.testing.assert_close(outputs, module(inputs).detach())
