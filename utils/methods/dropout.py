@@ -35,6 +35,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutConfig(RecipeConfig):
+    optimizer: str = option("Adam", "optimiser of every network", choices=("SGD", "Adam"))
     dropout_rate: float = option(
         0.1, "probability with which a unit is dropped", minimum=0, below=1
     )

@@ -38,10 +38,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class SWAGConfig(RecipeConfig):
+    learning_rate: float = option(0.05, "step size before iterates are collected", above=0)
     num_modes: int = option(1, "independent modes, each with a Gaussian of its own", minimum=1)
     num_pretrain_epochs: int = option(20, "epochs before iterates are collected", minimum=0)
     collect_learning_rate: float = option(
-        1e-3, "constant step size while iterates are collected", above=0
+        0.01, "constant step size while iterates are collected", above=0
     )
     rank: int = option(20, "largest number of deviations kept for the covariance", minimum=2)
     num_draws: int = option(30, "weight samples that the predictions average over", minimum=1)
