@@ -67,7 +67,8 @@ def test_at_rate_zero_it_is_the_network_that_sgd_trains(script, tmp_path, monkey
         "dropout": ("--dropout_rate", 0),
         "sgd": ("--num_modes", 1),
     }.items():
-        done = script("train", "--method", name, *TOY, *arguments, "--learning_rate", 0.1)
+        recipe = ("--optimizer", "SGD", "--learning_rate", 0.1)
+        done = script("train", "--method", name, *TOY, *arguments, *recipe)
         assert done.returncode == 0, done.stderr
     plain = open_samples(tmp_path / "default" / "sgd-MNIST-quick", fewest=1)[0]
     dropped = open_posterior(tmp_path / "default" / "dropout-MNIST-quick")

@@ -61,6 +61,7 @@ def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
         arguments = ("--method", "swag", *TOY, "--num_modes", count, "--run_name", count)
         done = script("train", *arguments)
         assert done.returncode == 0, done.stderr
+        assert "Resuming" not in done.stdout
     runs = tmp_path / "default"
     alone = open_posterior(runs / "SWAG-MNIST-quick-1")
     first, second = open_posterior(runs / "SWAG-MNIST-quick-2").components

@@ -60,8 +60,9 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     With several groups, each leaves its posterior in its directory as soon as it is ready.
     """
     groups = mode_groups(method, run.config, run.directory)
+    saved = run.load_checkpoint()
     if len(groups) == 1:
-        posterior = train_group(method, problem, run, groups[0].modes)
+        posterior = train_group(method, problem, run, groups[0].modes, saved)
         posterior.save(run.directory)
         return posterior
     waiting = [group for group in groups if not group.ready]
@@ -69,16 +70,21 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
         train_in_processes(method, run, groups)
     else:
         for group in waiting:
-            group.save(train_group(method, problem, run, group.modes))
+            group.save(train_group(method, problem, run, group.modes, saved))
     mixture = Mixture([open_posterior(group.place, fewest=0) for group in groups])
     mixture.save_kind(run.directory)
     return mixture
 
 
-def train_group(method: Method, problem: Problem, run: Run, modes: Sequence[int]) -> Posterior:
-    """Train a group of modes, with a checkpoint after every step."""
+def train_group(
+    method: Method, problem: Problem, run: Run, modes: Sequence[int], saved: tuple | None
+) -> Posterior:
+    """Train a group of modes, with a checkpoint after every step.
+
+    `saved` are the counters and tensors of the checkpoint that the run was begun with, if any.
+    """
     config = run.config
-    state = restored(run, method.init(problem, config, modes), modes)
+    state = restored(saved, method.init(problem, config, modes), modes)
     with run.graceful_stop(), progress_bar(config.num_epochs, title(method, modes)) as bar:
         bar.update(state.epoch)
         while state.epoch < config.num_epochs:
@@ -98,9 +104,8 @@ def title(method: Method, modes: Sequence[int]) -> str:
     return f"{method.title} {modes[0]}{last}"
 
 
-def restored(run: Run, state, modes: Sequence[int]):
-    """Return the state in the run's checkpoint if it is of these modes, else the given one."""
-    saved = run.load_checkpoint()
+def restored(saved: tuple | None, state, modes: Sequence[int]):
+    """Return the state in a checkpoint if it is of these modes, else the given one."""
     if not saved or saved[0].get("first_mode", modes[0]) != modes[0]:
         return state
     counters, tensors = saved
@@ -112,7 +117,6 @@ def restored(run: Run, state, modes: Sequence[int]):
 
 def train_in_processes(method: Method, run: Run, groups: Sequence[ModeGroup]) -> None:
     """Train groups in single-threaded processes, and log the last record of each."""
-    run.load_checkpoint()  # keeps the records of the groups that are ready
     ready = sum(group.ready for group in groups)
     log_groups(run, ready)
     if ready == len(groups):
