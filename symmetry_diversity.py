@@ -35,7 +35,7 @@ from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.lookup import NEWEST, NONE, existing, find_run, identify, locate
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 
 import numpy as np
@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_diversity"
+KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
 SIDES = ("inside", "outside")  # of the distribution that networks are trained on
 
 
@@ -80,14 +81,15 @@ class Pairs(NamedTuple):
 def main(config: DiversityConfig) -> None:
     device = choose_device(config.device)
     paths = find_inputs(config)
+    inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
+    if already_finished(config, KIND, inputs):
+        return
     networks = limited(open_members(paths["networks"]), config.num_networks)
     check_independent(networks, paths["networks"])
     network = networks.network
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
-    run = open_run(config, KIND, device, {name: identify(path) for name, path in paths.items()})
-    if run.finished:
-        return
+    run = open_run(config, KIND, device, inputs)
     run.select_matmul()
     network.save(run.path("network.json"))
     results, summary = compare_networks(networks, images.to(device), run)

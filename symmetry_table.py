@@ -47,9 +47,9 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.lookup import NEWEST, NONE, PastRun, existing, find_run, locate
+from utils.runs.lookup import NEWEST, NONE, PastRun, existing, find_run, identify, locate
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, open_run
+from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import count_symmetries, total
@@ -60,6 +60,7 @@ from torch import Tensor
 
 KIND = "symmetry_table"
 NETWORKS, HMC, PUBLISHED = "networks", "hmc", "published"
+KINDS = {NETWORKS: "sgd", HMC: "HMC"}  # of runs, as reproduce.py and other scripts call them
 LEAST_SAMPLES = 4  # for distances
 LEAST_CLUSTERS = 4  # for correlations: intervals come from resampling them
 HISTOGRAM_BINS = 40
@@ -124,21 +125,22 @@ class Setting(NamedTuple):
 def main(config: TableConfig) -> None:
     device = choose_device(config.device)
     paths = find_inputs(config)
+    inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
+    if already_finished(config, KIND, inputs):
+        return
     candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
     warn_of_other_data(candidates.values())
     modes = {name: modes_of(each.posterior) for name, each in candidates.items()}
     network = check_network(modes, paths)
-    data = load_dataset(config.dataset, config.data_dir)
-    images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
-    run = open_run(config, KIND, device, {name: c.identity for name, c in candidates.items()})
-    if run.finished:
-        return
-    run.select_matmul()
-    check_memory(network, len({NETWORKS, HMC} & set(paths)), run)
-    network.save(run.path("network.json"))
     halves = {NETWORKS: split_networks(modes[NETWORKS], config.num_samples, config.seed)}
     if HMC in modes:
         halves[HMC] = split_chains(modes[HMC], config.num_samples, config.seed)
+    data = load_dataset(config.dataset, config.data_dir)
+    images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
+    run = open_run(config, KIND, device, inputs)
+    run.select_matmul()
+    check_memory(network, len({NETWORKS, HMC} & set(paths)), run)
+    network.save(run.path("network.json"))
     rows = rows_of(modes, halves, paths, config)
     with run.graceful_stop():
         setting = set_up(network, images.to(device), halves, config)

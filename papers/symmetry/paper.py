@@ -1,11 +1,14 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
-from papers.symmetry import figures, tables
+from papers.symmetry import figures, quality_figures, tables
 from papers.symmetry.claims import SYMMETRY_CLAIMS
 from papers.symmetry.plan import SYMMETRY_ARTEFACTS, SYMMETRY_STEPS
+from papers.symmetry.quality_claims import QUALITY_CLAIMS
+from papers.symmetry.quality_tables import quality_tables
 from utils.report.chain import mixing_warning
 from utils.report.paper import Paper, RunTables, Section
 from utils.report.results import Results
+from utils.report.tables import Table
 
 INTRODUCTION = (
     "Hidden units of a neural network can trade places, and a ReLU unit's incoming weights can be "
@@ -24,6 +27,12 @@ TERMS = {
     "NoT": "the number of transpositions: how many swaps of two units a reordering takes.",
     "χ²": "how unequal counts are, here of the units that hold the largest weight; p is the "
     "probability of a larger one if all units are alike.",
+    "MMD²": "the maximum mean discrepancy, a distance between two sets of networks by a kernel; "
+    "estimated without bias, so about 0 for equal distributions.",
+    "NS": "MMD² of weights after scales and the order of units are removed.",
+    "MI": "mutual information: the entropy of the averaged prediction minus the average entropy, "
+    "in nats. It is 0 if all members predict the same.",
+    "OOD": "out of distribution: images of another data set.",
     "Barrier": "how far the loss rises on the straight line between two networks after rebasin, "
     "which reorders the units of one to match the other.",
     "q_d, q_r": "the Gaussian with the mean and deviation of every weight, for networks as they "
@@ -44,6 +53,11 @@ def chain_is_short(results: Results) -> str:
     return mixing_warning(results.runs["HMC"])
 
 
+def posterior_tables(results: Results) -> list[Table]:
+    powers = results.json("symmetry_table", "summary.json")["power"]
+    return quality_tables(results.json("symmetry_table", "table.json"), powers)
+
+
 SECTIONS = (
     Section(
         "toy", "Figure 1", "Figure 1: a posterior with and without symmetries",
@@ -59,6 +73,18 @@ SECTIONS = (
             figures.balance, figures.intervention,
             RunTables("symmetry_balance", tables.projection_effects),
         ),
+    ),
+    Section(
+        "quality", "Table 1", "Table 1: the quality of approximations",
+        (
+            quality_figures.posterior_quality, RunTables("symmetry_table", posterior_tables),
+            quality_figures.quality_and_scores, quality_figures.reliability_diagrams,
+            quality_figures.confidence,
+        ),
+    ),
+    Section(
+        "diversity", "Figure 3", "Figure 3: diversity of independent networks",
+        (quality_figures.functional_collapse, quality_figures.diversity_scale),
     ),
     Section(
         "marginals", "Marginals", "The corollary: all units of a layer are alike",
@@ -84,7 +110,7 @@ PAPER = Paper(
     terms=TERMS,
     steps=SYMMETRY_STEPS,
     artefacts=SYMMETRY_ARTEFACTS,
-    claims=SYMMETRY_CLAIMS,
+    claims=(*SYMMETRY_CLAIMS, *QUALITY_CLAIMS),
     sections=SECTIONS,
     cautions=(other_networks, chain_is_short),
     numbers={
@@ -92,6 +118,8 @@ PAPER = Paper(
         "masses": lambda results: results.json("symmetry_mass", "summary.json"),
         "balance": lambda results: results.json("symmetry_balance", "summary.json"),
         "marginals": lambda results: results.json("symmetry_marginals", "marginals.json"),
+        "posteriors": lambda results: results.json("symmetry_table", "table.json"),
+        "diversity": lambda results: results.json("symmetry_diversity", "summary.json"),
         "order": lambda results: results.json("symmetry_order", "summary.json"),
         "gaussians": lambda results: results.json("symmetry_compact", "compact.json"),
     },

@@ -5,6 +5,8 @@ from utils.report.paper import Plan, Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
 
+APPROXIMATIONS = ("dropout", "VI", "SWAG", "SGHMC")  # kinds of runs, in the order of Table 1
+
 SYMMETRY_STEPS = (
     Step(
         "symmetry_toy", "symmetry_toy", plans(Plan("quick", 5), Plan("paper", 20)),
@@ -13,6 +15,21 @@ SYMMETRY_STEPS = (
     Step(
         "train", "sgd", plans(Plan("networks_quick", 15), Plan("optunet", 4 * HOUR)),
         arguments=("--method", "sgd"),
+    ),
+    Step(
+        "symmetry_diversity", "symmetry_diversity",
+        plans(Plan("quick", 10), Plan("paper", 5 * MINUTE)), inputs=(("networks", "sgd"),),
+    ),
+    *(
+        Step(
+            "train", kind, plans(Plan("posterior_quick", 15), Plan("posterior_optunet", HOUR)),
+            arguments=("--method", kind.lower()),
+        )
+        for kind in APPROXIMATIONS
+    ),
+    Step(
+        "symmetry_table", "symmetry_table", plans(Plan("quick", 30), Plan("optunet", HOUR)),
+        inputs=(("networks", "sgd"),), posteriors=APPROXIMATIONS,
     ),
     Step(
         "symmetry_mass", "symmetry_mass", plans(Plan("quick", 3), Plan("paper", 10)),
@@ -38,6 +55,8 @@ SYMMETRY_STEPS = (
 SYMMETRY_ARTEFACTS = {  # what --only takes: the kinds of the runs that each is made from
     "figure1": ("symmetry_toy",),
     "figure2": ("symmetry_mass", "symmetry_balance"),
+    "figure3": ("symmetry_diversity",),
+    "table1": ("symmetry_table",),
     "poster": ("symmetry_marginals",),
     "section5.2": ("symmetry_order",),
 }

@@ -5,6 +5,7 @@ The criteria are ours, stated before any run: the paper gives no thresholds.
 
 import math
 
+from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 
@@ -29,7 +30,7 @@ WEAK = 0.3  # a rank correlation within ± this is weak
 def collapse_is_absent(results: Results) -> Finding:
     summary = results.json("symmetry_diversity", "summary.json")
     inside, outside, rho = (summary[name] for name in ("inside", "outside", "correlation"))
-    copies = summary["groups"]["copies"]["inside"]
+    copies, paper = summary["groups"]["copies"]["inside"], published("diversity")
     name = "relative_deviation_without_image_noise"
     met = (
         inside["quantiles"][1] > copies,
@@ -45,8 +46,14 @@ def collapse_is_absent(results: Results) -> Finding:
         f"{'yes' if met[0] else 'no'}. Relative deviation {100 * inside['relative_deviation']:.1f} "
         f"% and {100 * outside['relative_deviation']:.1f} %; without the noise of finite images "
         f"{100 * inside[name]:.1f} % and {100 * outside[name]:.1f} %. ρ = {rho['rho']:.2f} "
-        f"({rho['low']:.2f} to {rho['high']:.2f}, Mantel p = {rho['p']:.3f}).",
+        f"({rho['low']:.2f} to {rho['high']:.2f}, Mantel p = {rho['p']:.3f}). The paper's "
+        f"ResNet-18 on CIFAR-100: {_span(paper['inside'])} and {_span(paper['outside'])}.",
     )
+
+
+def _span(ends: list[float]) -> str:
+    lowest, mode, highest = ends
+    return f"{mode} ({lowest} to {highest})"
 
 
 # ---- Table 1
@@ -206,3 +213,4 @@ def networks_stand_in(results: Results) -> Finding:
 TABLE = (
     several_modes_are_better, no_correlation, several_modes_are_more_diverse, networks_stand_in
 )  # fmt: skip
+QUALITY_CLAIMS = (*TABLE, collapse_is_absent)
