@@ -5,6 +5,7 @@ The HMC columns of the paper's Table 1 and its Figures 4 and 5 are made from the
     python MNIST_HMC.py                          1 to 3 hours: the paper's posterior, 250 samples
     python MNIST_HMC.py --config_name test3.2    the paper's settings, exactly: days
     python MNIST_HMC.py --config_name quick      1 or 2 minutes: a smaller net, part of the data
+    python MNIST_HMC.py --resume --num_samples 500      250 more samples of the same chain
     torchrun --nproc-per-node 2 MNIST_HMC.py --parallel data      the images over 2 processes
 
 Writes into its run directory

@@ -28,7 +28,7 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
     assert whole.returncode == 0, whole.stderr
     directory = tmp_path / "default" / "HMC-MNIST-quick-whole"
     killed = tmp_path / "default" / "HMC-MNIST-quick-killed"
-    for count, more in ((3, ()), (20, ("--resume",))):
+    for count, more in ((3, ()), (50, ("--resume",))):
         process = started_script("MNIST_HMC", *arguments, "--run_name", "killed", *more)
         wait_for_records(killed / "trace.jsonl", count)
         process.kill()
@@ -57,12 +57,40 @@ def test_killed_and_resumed_equals_uninterrupted(script, started_script, tmp_pat
     assert summaries[0]["test_nll"] == summaries[1]["test_nll"]
 
 
+def test_extended_chains_equal_the_longer_run(script, stopped_script, tmp_path):
+    """More samples, then more chains, with a stop on the way."""
+    arguments = ("MNIST_HMC", *TOY)
+    longer = ("--num_samples", 11, "--num_chains", 3)
+    whole = script(*arguments, *longer, "--run_name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    extended = (*arguments, "--run_name", "extended")
+    for given in ((), ("--num_samples", 11, "--resume")):
+        done = script(*extended, *given)
+        assert done.returncode == 0, done.stderr
+    stopped_script(30, *extended, *longer, "--resume")
+    refused = script(*extended, "--resume")
+    assert refused.returncode == 2
+    assert "num_samples was 11 and is 8" in refused.stderr
+    done = script(*extended, *longer, "--resume")
+    assert done.returncode == 0, done.stderr
+    directories = [tmp_path / "default" / f"HMC-MNIST-quick-{n}" for n in ("whole", "extended")]
+    for name in ("samples.npy", "quantities.npy", "chains.json"):
+        first, second = ((each / name).read_bytes() for each in directories)
+        assert first == second
+    first, second = (records(each) for each in directories)
+    assert sorted(first, key=str) == sorted(second, key=str)
+    summaries = [json.loads((each / "summary.json").read_text()) for each in directories]
+    for name in ("test_nll", "test_accuracy", "leapfrog_steps"):
+        assert summaries[0][name] == summaries[1][name]
+    again = script(*extended, *longer, "--resume")
+    assert "nothing to do" in again.stdout
+
+
 def test_a_mass_goes_on_where_it_was(script, stopped_script, tmp_path):
     """Stopped within a window of burn-in, at the end of one, and while samples are stored."""
     arguments = (
-        "MNIST_HMC", *TOY[:2], *TOY[4:], "--network", "optunet", "--num_train", 60, "--mass",
-        "dense", "--num_burnin", 20, "--adapt_step_size", "--num_steps", 2, "--num_chains", 2,
-        "--num_samples", 2,
+        "MNIST_HMC", *TOY[4:], "--config_name", "quick_optunet", "--num_train", 60,
+        "--num_burnin", 20, "--num_steps", 2, "--num_chains", 2, "--num_samples", 2,
     )  # fmt: skip
     whole = script(*arguments, "--run_name", "whole")
     assert whole.returncode == 0, whole.stderr
@@ -70,7 +98,9 @@ def test_a_mass_goes_on_where_it_was(script, stopped_script, tmp_path):
         stopped_script(step, *arguments, "--run_name", "stopped", *more)
     resumed = script(*arguments, "--run_name", "stopped", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    directories = [tmp_path / "default" / f"HMC-MNIST-quick-{n}" for n in ("whole", "stopped")]
+    directories = [
+        tmp_path / "default" / f"HMC-MNIST-quick_optunet-{n}" for n in ("whole", "stopped")
+    ]
     first, second = ((each / "samples.npy").read_bytes() for each in directories)
     assert first == second
     assert records(directories[0]) == records(directories[1])

@@ -6,7 +6,7 @@
     meta.json        kind, network, data, inputs (the runs it is made of), total seconds; for each
                      session: command, commit, versions, machine
     metrics.jsonl    one JSON record per measurement
-    checkpoint.npz   while unfinished: everything needed to continue
+    checkpoint.npz   everything needed to continue; of a finished run only if it can be extended
     summary.json     the final numbers
     DONE             when finished
 
@@ -261,7 +261,7 @@ class Run(Stoppable):
 
     # -- finishing
 
-    def finish(self, summary: dict) -> None:
+    def finish(self, summary: dict, keep_checkpoint: bool = False) -> None:
         """Write the final numbers and mark the run as finished."""
         self.save_json("summary.json", summary)
         self._write_meta()
@@ -269,7 +269,8 @@ class Run(Stoppable):
             self._recorder.upload_weights()
         self._recorder.finish(summary)
         write_atomically(self.path("DONE"), lambda f: None)
-        self.path("checkpoint.npz").unlink(missing_ok=True)
+        if not keep_checkpoint:
+            self.path("checkpoint.npz").unlink(missing_ok=True)
         self._lock.close()
         self.finished = True
 

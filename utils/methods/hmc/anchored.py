@@ -6,7 +6,7 @@ An anchored MAP minimises NLL + ½ ‖θ − θ₀‖²/s² with θ₀ drawn fro
 that are almost where the prior put them. At temperature T anchors are draws from N(0, T s²).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from utils.data.datasets import Dataset
@@ -30,11 +30,13 @@ def anchored_maps(
     epochs: int,
     prior: Prior = STANDARD_NORMAL,
     temperature: float = 1.0,
+    numbers: Sequence[int] | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> Tensor:
     """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
 
-    Train for `epochs` at each of the learning rates.
+    Train for `epochs` at each of the learning rates. The `numbers` name the random orders of data,
+    by default from 0 on.
     """
     anchors = torch.stack([prior.tempered(temperature).draw(network, stream) for stream in streams])
     anchors = anchors.to(data.train_images.device)
@@ -46,6 +48,6 @@ def anchored_maps(
         state, _ = train(
             network, state, data.train_images, data.train_labels,
             replace(settings, learning_rate=rate), seed=seed, num_epochs=epochs,
-            on_epoch=on_epoch,
+            streams=numbers, on_epoch=on_epoch,
         )  # fmt: skip
     return state.weights

@@ -77,12 +77,29 @@ def transition(
 
 @dataclass(frozen=True)
 class Chains:
-    """C chains after `iteration` transitions each."""
+    """C chains. Those that a run was extended by come after the others until they catch up."""
 
     weights: Tensor  # [C, d]
     adaptations: tuple[StepSizeAdaptation, ...]
-    iteration: int = 0
+    iterations: tuple[int, ...]  # transitions that each chain has made
     masses: tuple[MassAdaptation, ...] = ()  # none for the identity
+
+    @property
+    def iteration(self) -> int:
+        """The transitions that all chains have made."""
+        return min(self.iterations)
+
+    @property
+    def active(self) -> list[int]:
+        """The chains that move next: those that have made no more than that."""
+        return [k for k, made in enumerate(self.iterations) if made == self.iteration]
+
+    def joined(self, others: "Chains") -> "Chains":
+        """Return these chains and others behind them."""
+        return Chains(
+            torch.cat([self.weights, others.weights]), self.adaptations + others.adaptations,
+            self.iterations + others.iterations, self.masses + others.masses,
+        )  # fmt: skip
 
     def mass(self, chain: int) -> MassMatrix:
         return self.masses[chain].mass if self.masses else IDENTITY
@@ -92,7 +109,7 @@ def start_chains(weights: Tensor, settings: HMCSettings, factors: Sequence[Tenso
     """Return chains before their first transition, with masses of these factors if there are."""
     adaptation = StepSizeAdaptation.start(settings.step_size)
     masses = tuple(MassAdaptation.start(factor) for factor in factors)
-    return Chains(weights, (adaptation,) * len(weights), masses=masses)
+    return Chains(weights, (adaptation,) * len(weights), (0,) * len(weights), masses)
 
 
 def advance(
@@ -104,7 +121,7 @@ def advance(
     spread_chains: bool = False,
     on_step: Callable[[], None] = lambda: None,
 ) -> tuple[Chains, list[Transition]]:
-    """Move every chain one transition further; call `on_step` before each leapfrog step.
+    """Move every active chain one transition further; call `on_step` before each leapfrog step.
 
     Several ranks either move the chains side by side, one each (`spread_chains`), or make each
     transition together, each with its part of the data.
@@ -112,8 +129,9 @@ def advance(
     chains = find_step_sizes(target, chains, settings, seed)
     weights, results, iteration = chains.weights.clone(), [], chains.iteration
     at_a_time, mine = (ranks.size, ranks.number) if spread_chains else (1, 0)
-    for first in range(0, len(weights), at_a_time):
-        group = range(first, min(first + at_a_time, len(weights)))
+    active = chains.active
+    for first in range(0, len(active), at_a_time):
+        group = active[first : first + at_a_time]
         reports = torch.zeros(len(group), len(Transition._fields), dtype=torch.float64)
         if mine < len(group):
             k = group[mine]
@@ -128,19 +146,25 @@ def advance(
             ranks.share(weights[k], owner)
             ranks.share(reports[owner], owner)
         results += [Transition.from_numbers(report) for report in reports.tolist()]
-    adaptations = chains.adaptations
-    if settings.adapt_step_size and iteration < settings.num_burnin:
-        adaptations = tuple(
-            adaptation.update(result.accept_prob, settings.target_acceptance)
-            for adaptation, result in zip(adaptations, results, strict=True)
-        )
-    masses = chains.masses
-    if iteration < settings.num_burnin:
-        masses = tuple(
-            adapt_mass(mass, state, iteration + 1, settings.num_burnin)
-            for mass, state in zip(masses, weights, strict=bool(masses))
-        )
-    return Chains(weights, adaptations, iteration + 1, masses), results
+    iterations = tuple(made + (k in active) for k, made in enumerate(chains.iterations))
+    chains = replace(chains, weights=weights, iterations=iterations)
+    return adapt(chains, active, results, settings), results
+
+
+def adapt(
+    chains: Chains, moved: list[int], results: list[Transition], settings: HMCSettings
+) -> Chains:
+    """Return the chains with what the moved ones learn from their transition, if in burn-in."""
+    adaptations, masses = list(chains.adaptations), list(chains.masses)
+    for k, result in zip(moved, results, strict=True):
+        if chains.iterations[k] > settings.num_burnin:
+            continue
+        if settings.adapt_step_size:
+            adaptations[k] = adaptations[k].update(result.accept_prob, settings.target_acceptance)
+        if masses:
+            state, made = chains.weights[k], chains.iterations[k]
+            masses[k] = adapt_mass(masses[k], state, made, settings.num_burnin)
+    return replace(chains, adaptations=tuple(adaptations), masses=tuple(masses))
 
 
 def adapt_mass(
@@ -174,5 +198,6 @@ def find_step_sizes(target, chains: Chains, settings: HMCSettings, seed: int) ->
 
         return StepSizeAdaptation.start(first_step_size(energy_change, size))
 
-    adaptations = tuple(begin(k) for k in range(len(chains.weights)))
+    each = enumerate(chains.adaptations)
+    adaptations = tuple(begin(k) if k in chains.active else old for k, old in each)
     return replace(chains, adaptations=adaptations)

@@ -73,8 +73,8 @@ def steps_left(chains: Chains, settings: HMCSettings, schedule: Schedule) -> int
     return round(
         sum(
             settings.expected_steps(adaptation, iteration)
-            for iteration in range(chains.iteration, schedule.num_iterations)
-            for adaptation in chains.adaptations
+            for made, adaptation in zip(chains.iterations, chains.adaptations, strict=True)
+            for iteration in range(made, schedule.num_iterations)
         )
     )
 

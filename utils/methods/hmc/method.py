@@ -36,10 +36,10 @@ REFUSED, FINISHED, OPEN = range(3)  # what the first rank says of the run
 @dataclass(frozen=True, kw_only=True)
 class HMCConfig(PriorConfig):
     config_name: str = option("laptop", "named settings: configs/MNIST_HMC/NAME.yaml")
-    num_samples: int = option(250, "samples stored of each chain", minimum=1)
+    num_samples: int = option(250, "samples stored of each chain", minimum=1, may_grow=True)
     num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
     store_every: int = option(1, "transitions from one stored sample to the next", minimum=1)
-    num_chains: int = option(1, "independent chains", minimum=1)
+    num_chains: int = option(1, "independent chains", minimum=1, may_grow=True)
     step_size: float = option(
         0.0012, "step size of the leapfrog integrator, or where its adaptation begins", above=0
     )
@@ -209,18 +209,20 @@ def resume_or_start(
     config: HMCConfig, problem: Problem, settings: HMCSettings, ranks: Ranks,
     record: ChainRecord | None,
 ) -> Chains:  # fmt: skip
-    """Return the chains of the first rank: from its checkpoint, or new ones."""
+    """Return the chains of the first rank: those in its checkpoint, and new ones."""
     chains = record.chains if record else None
-    if chains is None:
-        weights = torch.zeros(config.num_chains, problem.network.num_weights)
-        weights = start_weights(config, problem) if record else weights.to(problem.device)
+    begun = len(chains.weights) if chains else 0
+    if begun < config.num_chains:
+        weights = torch.zeros(config.num_chains - begun, problem.network.num_weights)
+        weights = start_weights(config, problem, begun) if record else weights.to(problem.device)
         factors = start_factors(config, problem, weights, bool(record))
-        chains = start_chains(weights, settings, factors)
+        new = start_chains(weights, settings, factors)
+        chains = chains.joined(new) if chains else new
     adaptations = ranks.share(torch.tensor(chains.adaptations, dtype=torch.float64))
     return Chains(
         ranks.share(chains.weights),
         tuple(StepSizeAdaptation(*numbers) for numbers in adaptations.tolist()),
-        int(share_number(ranks, chains.iteration)),
+        tuple(int(share_number(ranks, made)) for made in chains.iterations),
         tuple(share_mass(ranks, mass) for mass in chains.masses),
     )
 
@@ -255,19 +257,21 @@ def start_factors(
     return factors
 
 
-def start_weights(config: HMCConfig, problem: Problem) -> Tensor:
-    """Return where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP."""
-    streams = [
-        generator(config.seed, "initial_weights", chain) for chain in range(config.num_chains)
-    ]
+def start_weights(config: HMCConfig, problem: Problem, first: int = 0) -> Tensor:
+    """Return where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP.
+
+    Chains before the `first` have begun already.
+    """
+    numbers = range(first, config.num_chains)
+    streams = [generator(config.seed, "initial_weights", chain) for chain in numbers]
     if config.start == "initialisation":
         draws = [problem.network.initial_weights(stream) for stream in streams]
         return torch.stack(draws).to(problem.device)
-    total = len(LEARNING_RATES) * config.anchored_epochs * config.num_chains
+    total = len(LEARNING_RATES) * config.anchored_epochs * len(streams)
     with progress_bar(total, "anchored start") as bar:
         return anchored_maps(
             problem.network, problem.data, streams, config.seed, config.anchored_epochs,
-            problem.prior, problem.temperature,
+            problem.prior, problem.temperature, numbers,
             on_epoch=lambda member, epoch, loss: bar.update(),
         )  # fmt: skip
 

@@ -8,9 +8,11 @@ abandons the transition of all chains that is under way and keeps what was finis
 """
 
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
@@ -22,7 +24,7 @@ from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import save_kind
 from utils.report import figures
 from utils.runs.errors import UserError
-from utils.runs.files import ArrayFile, RecordFile
+from utils.runs.files import ArrayFile, RecordFile, write_atomically
 from utils.runs.progress import check_space
 from utils.runs.run import Run
 
@@ -40,6 +42,7 @@ COUNTERS = {
 }  # fmt: skip
 
 
+CHAIN_ARRAYS = ("samples.npy", "quantities.npy")  # [chains · samples, …]
 MASS_ARRAYS = ("factor", "mean", "squares")
 
 
@@ -50,6 +53,33 @@ def mass_arrays(masses: tuple[MassAdaptation, ...]) -> dict[str, Tensor]:
     each = [(mass.mass.factor, mass.mean, mass.squares) for mass in masses]
     parts = zip(MASS_ARRAYS, zip(*each, strict=True), strict=True)
     return {f"mass_{name}": torch.stack(part) for name, part in parts}
+
+
+def make_room(path: Path, chains_before: int, rows: int, num_chains: int) -> bool:
+    """Lay an array of chains out anew if more rows are to be stored, for each chain or in all.
+
+    Return whether the run is extended. The file is replaced as a whole. A missing or damaged one is
+    left to those who open it.
+    """
+    try:
+        before = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return False
+    if len(before) >= rows or len(before) % chains_before:
+        return num_chains > chains_before
+
+    def write(file) -> None:
+        shape = (num_chains, rows // num_chains, before.shape[1])
+        header = {"descr": before.dtype.str, "fortran_order": False, "shape": (rows, shape[2])}
+        np.lib.format.write_array_header_1_0(file, header)
+        for chain in np.split(before, chains_before):
+            file.write(chain.tobytes())
+            file.write(bytes((shape[1] - len(chain)) * shape[2] * before.dtype.itemsize))
+        for _ in range(num_chains - chains_before):
+            file.write(bytes(shape[1] * shape[2] * before.dtype.itemsize))
+
+    write_atomically(path, write)
+    return True
 
 
 @dataclass(frozen=True)
@@ -91,10 +121,11 @@ class ChainRecord:
         self._checkpoint_seconds = checkpoint_seconds
         self._quantities = Quantities(network, data.test_labels, seed)
         shape = (len(data.test_labels), network.num_classes)
+        self._check_extendable()
+        begun = self._begun = self._count_begun()
         saved = run.load_checkpoint(
-            weights=(schedule.num_chains, network.num_weights),
-            probability_sums=(schedule.num_chains, *shape),
-            adaptations=(schedule.num_chains, len(StepSizeAdaptation._fields)),
+            weights=(begun, network.num_weights), probability_sums=(begun, *shape),
+            adaptations=(begun, len(StepSizeAdaptation._fields)),
         )  # fmt: skip
         self.chains, self.counters = None, dict(COUNTERS)
         self._probability_sums = torch.zeros(schedule.num_chains, *shape, dtype=torch.float64)
@@ -114,7 +145,8 @@ class ChainRecord:
                 "--overwrite."
             )
         self.counters |= {name: counters[name] for name in COUNTERS}
-        self._probability_sums = arrays["probability_sums"]
+        sums = arrays["probability_sums"]
+        self._probability_sums[: len(sums)] = sums.cpu()
         adaptations = tuple(StepSizeAdaptation(*row) for row in arrays["adaptations"].tolist())
         counts = counters.get("mass_counts", [])
         parts = [arrays[f"mass_{name}"] for name in MASS_ARRAYS] if counts else []
@@ -122,7 +154,23 @@ class ChainRecord:
             MassAdaptation(MassMatrix(factor), count, mean, squares)
             for count, factor, mean, squares in zip(counts, *parts, strict=bool(counts))
         )
-        self.chains = Chains(arrays["weights"], adaptations, counters["iteration"], masses)
+        self.chains = Chains(arrays["weights"], adaptations, tuple(counters["iterations"]), masses)
+
+    def _check_extendable(self) -> None:
+        """Refuse to extend a run that an earlier version has finished."""
+        if self.run.finished_config and not self.run.path("checkpoint.npz").exists():
+            raise UserError(
+                f"{self.run.directory} was finished by an earlier version, which kept no "
+                "checkpoint to extend it from: give another --run_name."
+            )
+
+    def _count_begun(self) -> int:
+        """Return how many chains the checkpoint has."""
+        try:
+            with np.load(self.run.path("checkpoint.npz")) as archive:
+                return min(len(archive["weights"]), self._schedule.num_chains)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return self._schedule.num_chains  # none, or one that cannot be loaded
 
     # -- space
 
@@ -154,6 +202,10 @@ class ChainRecord:
         run, resumed = self.run, self.chains is not None
         rows = self._schedule.num_chains * self._schedule.num_samples
         columns = len(self._quantities.names)
+        extended = resumed and any(
+            [make_room(run.path(name), self._begun, rows, self._schedule.num_chains)
+             for name in CHAIN_ARRAYS]
+        )  # fmt: skip
         self._samples = ArrayFile(
             run.path("samples.npy"), (rows, self._network.num_weights), resumed=resumed
         )
@@ -163,7 +215,8 @@ class ChainRecord:
         self.chains, self._counted = chains, time.monotonic()
         self._checkpointed = self._diagnosed = self._counted
         with run.graceful_stop():
-            if not resumed:  # so that a start that took long is not made again
+            # A start that took long is not made again, and the layout of arrays is as they are.
+            if extended or not resumed:
                 self._checkpoint()
             try:
                 yield
@@ -178,8 +231,10 @@ class ChainRecord:
 
     def add(self, chains: Chains, transitions: list[Transition]) -> dict:
         """Write down a transition of every chain, and return the averages over chains."""
-        iteration, burnin = chains.iteration, chains.iteration <= self._schedule.num_burnin
-        for k, transition in enumerate(transitions):
+        iteration = self.chains.iteration + 1
+        burnin = iteration <= self._schedule.num_burnin
+        moved = self.chains.active
+        for k, transition in zip(moved, transitions, strict=True):
             record = {"iteration": iteration, "chain": k, "burnin": burnin}
             self._trace.append(record | transition._asdict())
         averages = {
@@ -188,7 +243,8 @@ class ChainRecord:
         stores = self._schedule.stores(iteration)
         if burnin or stores:
             number = self._schedule.stored(iteration) - 1 if stores else None
-            averages |= self._score(chains.weights, transitions, number)
+            made = dict(zip(moved, transitions, strict=True))
+            averages |= self._score(chains.weights, made, number)
         self.run.log(iteration=iteration, **averages)
         self.chains = chains
         self._count(transitions, burnin)
@@ -198,10 +254,13 @@ class ChainRecord:
             self._checkpoint()
         return averages
 
-    def _score(self, weights: Tensor, transitions: list[Transition], number: int | None) -> dict:
+    def _score(
+        self, weights: Tensor, transitions: dict[int, Transition], number: int | None
+    ) -> dict:
         """Return test accuracies; unless `number` is None, store states as that sample."""
         accuracies = []
-        for k, (state, transition) in enumerate(zip(weights, transitions, strict=True)):
+        for k, transition in transitions.items():
+            state = weights[k]
             probabilities = class_probabilities(self._network, state, self._data.test_images)
             accuracies.append(accuracy(probabilities, self._data.test_labels))
             if number is not None:
@@ -232,7 +291,8 @@ class ChainRecord:
         self._samples.sync()
         self._measured.sync()
         counters = self.counters | {
-            "iteration": self.chains.iteration, "trace_bytes": self._trace.sync(),
+            "iteration": self.chains.iteration, "iterations": self.chains.iterations,
+            "trace_bytes": self._trace.sync(),
             "mass_counts": [mass.count for mass in self.chains.masses],
         }  # fmt: skip
         self._save_layout()  # only now, for readers rely on it
@@ -300,5 +360,5 @@ class ChainRecord:
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}
         summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
-        self.run.finish(summary)
+        self.run.finish(summary, keep_checkpoint=True)  # to extend the chains from
         return summary
