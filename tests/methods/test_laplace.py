@@ -155,7 +155,7 @@ def test_kronecker_factors_of_one_image_are_exact(name):
 
 def test_kronecker_factors_of_a_convolution_are_sums_over_positions():
     """Σ g gᵀ ⊗ Σ x xᵀ / (N T) by plain unfolding, and autograd at the convolution's outputs."""
-    network = HESSIANS["optunet"]
+    network = conv_network("optunet", (1, 24, 21), num_classes=4)  # 3 × 2 positions
     weights, images = drawn_weights(network), drawn_images(network, 3)
     tensors = network.tensors(weights)
     maps = F.conv2d(images, tensors["conv1.weight"].flatten(1, 2))
