@@ -75,6 +75,8 @@ def test_layers_have_the_covariance_of_whole_jacobians(name):
     layers, _ = linear_layers(network, weights, images)
     made, random = [], generator(0)
     for places in (each for layer in layers for each in layer.places):
+        if len(made) == 1:  # a dense one
+            places = places.flatten()[None]
         noise = [torch.randn(n, n, generator=random, dtype=torch.float64) for n in places.shape]
         std = torch.rand(places.shape, generator=random, dtype=torch.float64)
         made.append(WeightBlock(places, *(torch.linalg.qr(each).Q for each in noise), std))

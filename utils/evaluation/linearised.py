@@ -15,6 +15,8 @@ from utils.posteriors.posterior import Posterior
 import torch
 from torch import Tensor
 
+LAST_LAYER_ROWS = 200  # images at a time where only the last layer's weights vary
+
 
 def linearised_predictions(
     posterior: Posterior, images: Tensor, num_draws: int, random: torch.Generator,
@@ -26,7 +28,9 @@ def linearised_predictions(
     """
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     parts = {"probit": [], "draws": []}
-    for (rows,) in in_chunks(posterior.network, images):
+    small = in_chunks(posterior.network, images)
+    chunks = images.split(LAST_LAYER_ROWS) if only_last else (rows for (rows,) in small)
+    for rows in chunks:
         moments = [logit_moments(mode, rows, only_last) for mode in modes]
         drawn = [averaged_draws(*each, num_draws, random) for each in moments]
         parts["probit"].append(sum(probit(*each) for each in moments) / len(modes))
@@ -50,7 +54,7 @@ def logit_moments(
 def covariance_by_layers(posterior: Posterior, layers: list[LayerSlopes]) -> Tensor | None:
     """Return the covariance [N, C, C] of logits if every block is a layer with one scale.
 
-    Then the factors of the Jacobian are rotated, which are much smaller than itself.
+    Of Kronecker blocks the factors of the Jacobian are rotated, which are much smaller than itself.
     """
     if not isinstance(posterior, BlockGaussian):
         return None
@@ -60,9 +64,14 @@ def covariance_by_layers(posterior: Posterior, layers: list[LayerSlopes]) -> Ten
     for layer in layers:
         for group, places in enumerate(layer.places):
             block = blocks.pop(places[0, 0].item(), None)
-            if block is None or not torch.equal(block.places, places):
+            if block is None or (scales[places] != scales[places[0, 0]]).any():
                 return None
-            if (scales[places] != scales[places[0, 0]]).any():
+            if torch.equal(block.places, places.flatten()[None]):
+                parts = layer.product()[:, :, group].flatten(2) * scales[places[0, 0]]
+                parts = parts @ block.right * block.std
+                total = total + parts @ parts.mT
+                continue
+            if not torch.equal(block.places, places):
                 return None
             errors = block.left.T @ layer.errors[:, :, group] * scales[places[0, 0]]
             inputs = block.right.T @ layer.inputs[:, group]
