@@ -62,8 +62,8 @@ def main(config: OrderConfig) -> None:
     epochs = [epoch for epoch, _ in snapshots]
     weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
     results = {
-        "transpositions": transpositions(network, weights[:-1], weights[1:]),
-        "transpositions_to_end": transpositions(network, weights[:-1], weights[-1:]),
+        "transpositions": transpositions_between(network, weights[:-1], weights[1:]),
+        "transpositions_to_end": transpositions_between(network, weights[:-1], weights[-1:]),
     }
     for key in KEYS:
         results |= correlations(network, weights, key)
@@ -130,7 +130,7 @@ def correlations(network: Network, weights: Tensor, key: str) -> dict[str, np.nd
     }
 
 
-def transpositions(network: Network, earlier: Tensor, later: Tensor) -> np.ndarray:
+def transpositions_between(network: Network, earlier: Tensor, later: Tensor) -> np.ndarray:
     """Return NoT [snapshots, networks, groups] of rebasin of later to earlier snapshots."""
     return np.array([
         [

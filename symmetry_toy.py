@@ -73,7 +73,7 @@ def main(config: ToyConfig) -> None:
     views = dict(zip(PANELS, (trained, scaled, move(scaled, order)), strict=True))
     save(run, network, points, classes, views)
     summary = {
-        "failed": int((accuracy(network, trained, points, classes) < LEARNT).sum()),
+        "failed": int((accuracies(network, trained, points, classes) < LEARNT).sum()),
         "entropies": {name: entropy(last_layer(network, each)) for name, each in views.items()},
         **summary_of(shapes_in(*(last_layer(network, views[name]) for name in PANELS[:2]))),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
@@ -124,7 +124,7 @@ def loss_gradient(network: Network, weights: Tensor, points: Tensor, classes: Te
         return torch.autograd.grad(losses.sum(), leaf)[0]
 
 
-def accuracy(network: Network, weights: Tensor, points: Tensor, classes: Tensor) -> Tensor:
+def accuracies(network: Network, weights: Tensor, points: Tensor, classes: Tensor) -> Tensor:
     """Return the share [K] of points that each network classifies rightly."""
     chosen = network.outputs(weights, points.to(weights)).squeeze(-1) > 0
     return (chosen == classes.bool()).double().mean(-1)

@@ -2,7 +2,7 @@
 
 import json
 
-from symmetry_order import OrderConfig, correlations, train_with_snapshots, transpositions
+from symmetry_order import OrderConfig, correlations, train_with_snapshots, transpositions_between
 from utils.data.datasets import load_dataset
 from utils.methods.training import settings_of, start_training, train
 from utils.networks.mlp import MLP
@@ -40,9 +40,9 @@ def test_planted_orders_are_measured():
     reverse = Transformation(NETWORK, {"h1": torch.arange(5).flip(0)})
     moved = torch.stack([weights[0], reverse.apply(weights[1])])
     snapshots = torch.stack([weights, moved, moved])
-    steps = transpositions(NETWORK, snapshots[:-1], snapshots[1:])
+    steps = transpositions_between(NETWORK, snapshots[:-1], snapshots[1:])
     assert steps.tolist() == [[[0, 0], [2, 0]], [[0, 0], [0, 0]]]
-    to_end = transpositions(NETWORK, snapshots[:-1], snapshots[-1:])
+    to_end = transpositions_between(NETWORK, snapshots[:-1], snapshots[-1:])
     assert to_end.tolist() == steps.tolist()
     by_norm = correlations(NETWORK, snapshots, "norm")
     step, end = by_norm["norm_step"], by_norm["norm_end"]
