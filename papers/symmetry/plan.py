@@ -5,7 +5,13 @@ from utils.report.paper import Plan, Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
 
-APPROXIMATIONS = ("dropout", "VI", "SWAG", "SGHMC")  # kinds of runs, in the order of Table 1
+APPROXIMATIONS = (
+    "dropout",
+    "VI",
+    "SWAG",
+    "Laplace",
+    "SGHMC",
+)  # kinds of runs, in the order of Table 1
 
 SYMMETRY_STEPS = (
     Step(
@@ -22,8 +28,9 @@ SYMMETRY_STEPS = (
     ),
     *(
         Step(
-            "train", kind, plans(Plan("posterior_quick", 15), Plan("posterior_optunet", HOUR)),
-            arguments=("--method", kind.lower()),
+            "train", kind,
+            plans(Plan("posterior_quick", 15), Plan(f"{kind.lower()}_optunet", HOUR)),
+            arguments=("--method", kind.lower(), "--num_modes", "5"),
         )
         for kind in APPROXIMATIONS
     ),
