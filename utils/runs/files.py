@@ -137,7 +137,12 @@ def load_checkpoint(
             f"The checkpoint {path} is damaged ({error}): start again with --overwrite."
         ) from None
     for name, expected in shapes.items():
-        shape = tuple(arrays[name].shape) if name in arrays else None
+        if name not in arrays:
+            raise UserError(
+                f"{path} was made by another version of this program (it has no {name}): resume "
+                "with that version, or start again with --overwrite."
+            )
+        shape = tuple(arrays[name].shape)
         if shape != tuple(expected):
             raise UserError(
                 f"{path} is a checkpoint of another network: {name} has the shape {shape}, "

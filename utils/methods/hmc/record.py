@@ -138,12 +138,6 @@ class ChainRecord:
         )  # fmt: skip
 
     def _restore(self, counters: dict, arrays: dict[str, Tensor]) -> None:
-        if counters.get("ahead"):
-            raise UserError(
-                f"The checkpoint in {self.run.directory} was made by an earlier version between "
-                "two chains of one iteration: resume with that version, or start again with "
-                "--overwrite."
-            )
         self.counters |= {name: counters[name] for name in COUNTERS}
         sums = arrays["probability_sums"]
         self._probability_sums[: len(sums)] = sums.cpu()
