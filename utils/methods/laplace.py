@@ -63,7 +63,8 @@ FACTS = ("log_marginal_likelihood", "prior_scale", "num_negative", "smallest")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceConfig(RecipeConfig):
     structure: str = option(
-        "kron", "what is kept of the curvature; full is for networks of a few thousand weights",
+        "last_layer_kron",
+        "what is kept of the curvature; full is for networks of a few thousand weights",
         choices=STRUCTURES,
     )  # fmt: skip
     curvature: str = option(
