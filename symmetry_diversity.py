@@ -58,7 +58,10 @@ class DiversityConfig(Config):
         metavar="DIR", changeable=True,
     )  # fmt: skip
     ood: str | None = option(
-        None, "data set out of the distribution, by default the usual one", metavar="NAME"
+        None,
+        "data set out of the distribution, by default the usual one; MNIST-noise-3: corrupted, see "
+        "docs/data.md",
+        metavar="NAME",
     )
     num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
     num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)

@@ -86,7 +86,10 @@ class TableConfig(Config):
         "download or none", metavar="FILE", changeable=True,
     )  # fmt: skip
     ood: str | None = option(
-        None, "data set out of the distribution, by default the usual one", metavar="NAME"
+        None,
+        "data set out of the distribution, by default the usual one; MNIST-noise-3: corrupted, see "
+        "docs/data.md",
+        metavar="NAME",
     )
     num_samples: int = option(100, "samples of each row, at most", minimum=LEAST_SAMPLES)
     num_modes: int = option(10, "modes of a row with several", minimum=2)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from utils.data import out_of_distribution
+from utils.data.corruptions import corrupt
 from utils.data.datasets import load_part
 from utils.data.out_of_distribution import (
     as_shape,
@@ -36,6 +37,20 @@ def test_mnist_as_colour_images(data_dir):
     digits = load_part("MNIST", "test", data_dir)[0]
     means = (images.double().mean((1, 2, 3)) for images in (digits, other.images))
     assert torch.allclose(*means, rtol=0.05, atol=1)
+
+
+def test_corruptions_by_name(data_dir):
+    images = load_part("MNIST_0-1", "test", data_dir)[0]
+    other = load_other_images("MNIST_0-1-contrast-4", (1, 28, 28), data_dir)
+    assert other.name == "MNIST_0-1-contrast-4"
+    assert other.images.equal(corrupt(images, "contrast", 4, seed=0))
+    for name, sentence in (
+        ("MNIST-noise-6", "The strength of noise is 1 to 5, not 6"),
+        ("MNIST-fog-1", "Unknown corruption 'fog'; there are: noise, blur, contrast, rotation"),
+        ("MNST-noise-1", "Did you mean MNIST"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            load_other_images(name, (1, 28, 28), data_dir)
 
 
 def test_images_of_the_right_shape_stay_as_they_are():

@@ -1,13 +1,15 @@
 """Images that a trained network should not be sure about: test images of another data set.
 
 Any data set can be chosen by name, also some classes of the network's own: CIFAR10_0-5 to train
-on and CIFAR10_6-9 to be unsure about.
+on and CIFAR10_6-9 to be unsure about. MNIST-noise-3 are corrupted images, in one of five strengths.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.data.corruptions import corrupt
 from utils.data.datasets import load_part, split_name
 from utils.data.sources import source_of
 from utils.runs.errors import UserError
@@ -38,8 +40,12 @@ def usual_names(name: str) -> tuple[str, ...]:
 def load_other_images(
     name: str, image_shape: tuple[int, int, int], data_dir: str | Path
 ) -> OtherImages:
-    """Load a data set's test images in another image shape [C, H, W], uint8."""
-    return OtherImages(name, as_shape(load_part(name, "test", data_dir)[0], image_shape))
+    """Load a data set's test images, corrupted or not, in another image shape [C, H, W], uint8."""
+    corrupted = re.fullmatch(r"(.+)-([a-z]+)-(\d+)", name)
+    images, *_ = load_part(corrupted[1] if corrupted else name, "test", data_dir)
+    if corrupted:
+        images = corrupt(images, corrupted[2], int(corrupted[3]), seed=0)
+    return OtherImages(name, as_shape(images, image_shape))
 
 
 def load_usual_images(
