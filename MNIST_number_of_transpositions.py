@@ -15,6 +15,7 @@ training loss). A stopped run goes on at its last epoch.
 """
 
 import json
+import math
 from dataclasses import dataclass
 
 from papers.compact import permutation_figures
@@ -39,7 +40,14 @@ from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
+from utils.symmetry.paths import (
+    REPAIR_NOTE,
+    Line,
+    barrier,
+    score,
+    tensor_distances,
+    tensor_names,
+)
 from utils.symmetry.permutation import random_permutation
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import Transformation
@@ -96,6 +104,8 @@ def main(config: TranspositionsConfig) -> None:
             save_records(run, records)
     permutation_figures.transpositions.save(run)
     report(run, records)
+    if network.has_buffers:
+        print(REPAIR_NOTE)
 
 
 def resume_pairs(
@@ -121,13 +131,15 @@ def start_pairs(
 
 
 def make_pair(config: TranspositionsConfig, network: Network, number: int, k: int) -> Pair:
-    """With several hidden layers, each of them has its own permutation of its own NoT."""
+    """Each set of units has its own permutation of its own NoT."""
     first = network.initial_weights(generator(config.seed, "initial_weights", number, k))
     random = generator(config.seed, "planted_permutation", number, k)
     planted = Transformation(network)
-    for name, (size, *_) in network.groups.items():
+    for name in network.groups:
+        *parents, size = network.units(name)
         wanted = wanted_transpositions(size, config.num_perm_exps)[k]
-        planted.permutations[name] = random_permutation(size, wanted, random)
+        rows = [random_permutation(size, wanted, random) for _ in range(math.prod(parents))]
+        planted.permutations[name] = torch.stack(rows).reshape(*parents, size)
     return Pair(first, planted.apply(first), planted)
 
 

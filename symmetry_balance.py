@@ -229,7 +229,7 @@ def matched_barrier(network: Network, data: Dataset, first: Tensor, second: Tens
     """Return the test loss barrier half-way to the second network, rebased to the first."""
     rebased = move(second, WeightMatcher(network, first)(second).transformation)
     line = Line(network, first, rebased, HALFWAY)
-    losses = score(line, data.test_images, data.test_labels).loss
+    losses = score(line, data.test_images, data.test_labels, data.train_images).loss
     return barrier(losses, HALFWAY)[1].item()
 
 

@@ -126,6 +126,18 @@ def test_several_hidden_layers_matched_as_asked(run, monkeypatch, by_activation,
     assert set(asked) == {method}
 
 
+@pytest.mark.parametrize("network", [("optunet",), ("resnet18", "--width", 2)])
+def test_units_within_blocks_and_batch_normalisation(script, few_test_images, tmp_path, network):
+    done = script(
+        "MNIST_number_of_transpositions", "--config_name", "quick", "--num_epochs", 1,
+        "--num_perm_exps", 2, "--num_train", 100, "--network", *network,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = load_records(tmp_path / "default" / "transpositions-MNIST-quick")
+    assert all(r["found"] == r["planted"] for r in records if r["stage"] == "initial")
+    assert ("REPAIR" in done.stdout) == (network[0] == "resnet18")
+
+
 def test_what_is_undone_is_compared_with_no_transposition(run, capsys):
     directory = run("summed_up", num_runs=1)
     records, summary = load_records(directory), json.loads((directory / "summary.json").read_text())
