@@ -202,12 +202,12 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
     permutation_figures.loss_along_line.save(run)
     permutation_figures.barriers.save(run)
     permutation_figures.along_line.save(run)
-    report(run, {name: value.cpu() for name, value in results.items()})
+    report(run, network, {name: value.cpu() for name, value in results.items()})
     if network.has_buffers:
         print(REPAIR_NOTE)
 
 
-def report(run: Run, results: dict[str, Tensor]) -> None:
+def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     """The trained pair's barriers and NoT, as the summary and as a table."""
     summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
     columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
@@ -216,7 +216,8 @@ def report(run: Run, results: dict[str, Tensor]) -> None:
     undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
     print("\nLargest barriers on the line from W_0 to W_1")
-    heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]", "NoT"]
+    heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]"]
+    heads.append(f"NoT of {' + '.join(network.groups)}")
     cells = [
         [name, f"{train:.4f}", f"{test:.4f}", f"{100 * error:.2f}",
          " + ".join(map(str, summary[name]["transpositions_per_layer"]))]

@@ -236,6 +236,7 @@ def test_several_layers_are_told_one_by_one(run, capsys):
         assert summary[name]["transpositions"] == sum(layers)
         (line,) = [line for line in printed.splitlines() if line.startswith(name)]
         assert line.endswith(f" {layers[0]} + {layers[1]}")
+    assert "NoT of h1 + h2\n" in printed
 
 
 def test_units_that_the_images_leave_open_are_in_the_summary(run, data_dir):
