@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.registry import CONV_NETWORKS, conv_network, load_network, network_for
+from utils.runs.config import NETWORKS
 from utils.runs.errors import UserError
 
 import pytest
@@ -20,6 +21,10 @@ def config_with(**settings) -> SimpleNamespace:
 def data_of(*image_shape) -> SimpleNamespace:
     num_pixels = math.prod(image_shape)
     return SimpleNamespace(num_pixels=num_pixels, num_classes=5, image_shape=image_shape)
+
+
+def test_configs_allow_every_network():
+    assert (MLP.name, *CONV_NETWORKS) == NETWORKS
 
 
 def test_a_config_gives_the_hidden_layers_and_the_data_the_others():
