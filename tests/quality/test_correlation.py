@@ -44,6 +44,16 @@ def test_a_planted_correlation_is_found():
     assert result.p == pytest.approx(1 / 301)
 
 
+def test_false_alarms_of_methods_with_two_rows_each():
+    """At 5 %, at most 12 of 100 tests are false alarms (probability 0.998)."""
+    random, alarms = np.random.default_rng(6), 0
+    groups, clusters = np.repeat(["one", "multi"], 8), np.tile(np.arange(8), 2)
+    for _ in range(100):
+        first, second = random.normal(size=(2, 8))[:, clusters] + 0.1 * random.normal(size=(2, 16))
+        alarms += grouped_correlation(first, second, groups, clusters, random, draws=60).p <= 0.05
+    assert alarms <= 12
+
+
 def symmetric(random, size: int) -> np.ndarray:
     """Return a matrix whose pairs depend on both networks, as those of divergences do."""
     own, noise = random.normal(size=size), random.normal(size=(size, size))

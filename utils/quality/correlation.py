@@ -57,16 +57,17 @@ def grouped_correlation(
     first, second, groups: Sequence, clusters: Sequence, random: np.random.Generator,
     draws: int = 2000,
 ) -> Correlation:  # fmt: skip
-    """Correlate ranks within groups; resample clusters for the interval, permute for p.
+    """Correlate ranks within groups; resample clusters for the interval, permute them for p.
 
-    Rows of a cluster depend on each other. Permutations exchange rows of a group, so differences
-    between groups cannot make a correlation.
+    Rows of a cluster depend on each other, so clusters are permuted, in the same way in all groups.
+    Rows stay in their group, so differences between groups cannot make a correlation.
     """
     first, second, groups = map(np.asarray, (first, second, groups))
     rho = partial_spearman(first, second, groups)
     if math.isnan(rho):
         return Correlation(rho, rho, rho, rho)
-    members = [np.flatnonzero(np.asarray(clusters) == each) for each in dict.fromkeys(clusters)]
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    members = [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
     resampled = []
     for _ in range(draws):
         chosen = random.integers(len(members), size=len(members))
@@ -75,11 +76,12 @@ def grouped_correlation(
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     ranks = [ranks_within(each, groups) for each in (first, second)]
     places = [np.flatnonzero(groups == each) for each in np.unique(groups)]
+    places = [place[numbers[place].argsort()] for place in places]  # clusters in the same order
     beyond = 0
     for _ in range(draws):
-        shuffled = ranks[1].copy()
+        shuffled, keys = ranks[1].copy(), random.random(len(members))
         for place in places:
-            shuffled[place] = random.permutation(shuffled[place])
+            shuffled[place] = ranks[1][place[keys[numbers[place]].argsort()]]
         beyond += abs(_pearson(ranks[0], shuffled)) >= abs(rho) - 1e-12
     return Correlation(rho, float(low), float(high), (1 + beyond) / (1 + draws))
 
