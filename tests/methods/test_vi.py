@@ -1,5 +1,6 @@
 """Variational inference: the gradient beside autograd, and posteriors known in closed form."""
 
+import json
 import math
 
 from utils.data.batches import data_order
@@ -106,7 +107,8 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
 
 def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
     for count in (1, 2):
-        done = script("train", *TOY, "--num_modes", count, "--run_name", count)
+        options = ("--num_modes", count, "--run_name", count, "--temperature", 0.3)
+        done = script("train", *TOY, *options)
         assert done.returncode == 0, done.stderr
         assert "nats per epoch at the end" in done.stdout
     alone = open_posterior(tmp_path / "default" / "VI-MNIST-quick-1")
@@ -114,6 +116,10 @@ def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
     assert torch.equal(alone.mean, first.mean)
     assert torch.equal(alone.std, first.std)
     assert not torch.equal(first.mean, second.mean)
+    summary = json.loads((tmp_path / "default" / "VI-MNIST-quick-2" / "summary.json").read_text())
+    prior = Prior().tempered(0.3)
+    expected = sum(prior.kl(each.mean, each.std.log()) for each in (first, second)) / 2
+    assert summary["kl"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_slope_is_that_of_the_newest_fifth():

@@ -170,7 +170,7 @@ class VI(Method):
         scores = super().scores(problem, posterior, config, newest)
         if isinstance(posterior, Mixture):
             modes = posterior.components
-            kl = fmean(problem.prior.kl(each.mean, each.std.log()) for each in modes)
+            kl = fmean(problem.tempered_prior.kl(each.mean, each.std.log()) for each in modes)
         else:
             modes, kl = [posterior], newest["kl"]
         average_std = fmean(each.std.mean().item() for each in modes)
