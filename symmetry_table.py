@@ -36,6 +36,7 @@ from utils.quality.published import published_predictions
 from utils.quality.references import (
     Reference,
     beside,
+    beside_errors,
     fit_reference,
     mean_squares,
     split_chains,
@@ -287,6 +288,10 @@ def compare(samples: SampleSet, setting: Setting) -> dict:
         "beside": {
             name: beside(prediction.average, truth) for name, truth in setting.truths.items()
         },
+        "beside_errors": {
+            name: beside_errors(prediction, truth, config.num_bootstraps, config.seed, samples.name)
+            for name, truth in setting.truths.items()
+        },
         "distances": {
             reference.name: reference.distances(weights, samples.blocks, network)
             for reference in setting.references
@@ -327,11 +332,13 @@ def averaged(results: Sequence[dict]) -> dict:
     return {
         "scores": {name: mean_of(values) for name, values in scores.items()},
         "errors": {name: error_of(values) for name, values in scores.items()},
-        "beside": {
-            name: {
-                key: mean_of([each["beside"][name][key] for each in results]) for key in first
+        **{
+            part: {
+                name: {key: summarise([each["beside"][name][key] for each in results])
+                       for key in first}
+                for name, first in results[0]["beside"].items()
             }
-            for name, first in results[0]["beside"].items()
+            for part, summarise in (("beside", mean_of), ("beside_errors", error_of))
         },
         "distances": {
             reference: {

@@ -65,6 +65,8 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     assert len(named["vi", "one"]["points"]) == 4
     assert named["vi", "multi"]["distances"]["networks"]["weights"]["p"] is not None
     assert named["networks", "one"]["scores"]["mi_inside"] is None
+    for row in rows:
+        assert 0 < row["beside_errors"]["hmc"]["total_variation"] < 0.5
     for figure in TABLE:
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))

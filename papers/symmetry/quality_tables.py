@@ -62,12 +62,21 @@ def closeness_table(rows: list[dict]) -> Table:
     lines = [
         [
             *row_name(row),
-            *(number(row["beside"][name][key], 4) for name in names
+            *(closeness_cell(row, name, key) for name in names
               for key in ("agreement", "total_variation")),
         ]
         for row in rows
     ]  # fmt: skip
-    return Table(head, lines, title="Predictions beside the references' first halves")
+    return Table(
+        head, lines, title="Predictions beside the references' first halves",
+        note="± standard errors over the modes of the row.",
+    )  # fmt: skip
+
+
+def closeness_cell(row: dict, reference: str, key: str) -> str:
+    error = row.get("beside_errors", {}).get(reference, {}).get(key)  # not in earlier tables
+    cell = number(row["beside"][reference][key], 4)
+    return cell if error is None else f"{cell} ± {number(error, 4)}"
 
 
 def distance_table(rows: list[dict], reference: str) -> Table:
@@ -78,7 +87,7 @@ def distance_table(rows: list[dict], reference: str) -> Table:
         if row["distances"].get(reference)
     ]
     (other,) = [r for r in rows if r["name"] == reference and r["modes"] == "multi"]
-    band = ["null, 95 %", "", ""]
+    band = ["null, 95 %, other half", "", ""]
     for space in spaces:
         null = other["distances"][reference].get(space, {})
         low, high = (number(null.get(end), 4) for end in ("low", "high"))
@@ -86,20 +95,23 @@ def distance_table(rows: list[dict], reference: str) -> Table:
     return Table(
         ["posterior", "modes", "samples", *spaces.values()], [band, *lines],
         title=f"MMD² to {reference}",
-        note="Unbiased, so 0 on average for equal distributions; * has p < 0.05 by permuting "
-        "modes. Sorted and rebased weights are without symmetries (NS). The last column is the "
-        "accuracy of a classifier between both sets: 0.5 is chance.",
+        note="Unbiased for independent samples, so 0 on average for equal distributions; * has "
+        "p < 0.05 by permuting modes. Samples of one mode are alike, which raises a row's MMD² and "
+        "its null: (≤) is the upper end of the row's own null, and rows with different numbers of "
+        "modes do not compare. Sorted and rebased weights are without symmetries (NS). The last "
+        "column is the accuracy of a classifier between both sets: 0.5 is chance.",
     )  # fmt: skip
 
 
 def distance_cell(row: dict, reference: str, space: str) -> str:
     cell = row["distances"][reference].get(space, {})
-    value, error, p = (cell.get(name) for name in ("value", "error", "p"))
+    value, error, high, p = (cell.get(name) for name in ("value", "error", "high", "p"))
     if value is None:
         return "–"
     star = "*" if p is not None and p < 0.05 else ""
     spread = "" if error is None else f" ± {number(error, 4)}"
-    return f"{number(value, 4)}{star}{spread}"
+    limit = "" if high is None else f" (≤ {number(high, 4)})"
+    return f"{number(value, 4)}{star}{spread}{limit}"
 
 
 def power_table(power: dict, reference: str) -> Table:

@@ -12,8 +12,10 @@ from utils.distances.classifier import classify, invariants
 from utils.distances.mmd import distance, jackknife_error, power
 from utils.distances.spaces import Space, fit_spaces
 from utils.evaluation.metrics import agreement, total_variation
+from utils.evaluation.standard_errors import deviations, resample
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
+from utils.quality.forecasts import Forecast
 from utils.quality.images import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
 from utils.runs.errors import UserError
@@ -150,6 +152,14 @@ def beside(average: Tensor, truth: Tensor) -> dict[str, float]:
         "agreement": agreement(average, truth),
         "total_variation": total_variation(average, truth),
     }
+
+
+def beside_errors(
+    prediction: Forecast, truth: Tensor, replicates: int, seed: int, name: str
+) -> dict[str, float]:
+    """Return standard errors of the same due to the choice of modes, as those of scores."""
+    resampling = resample(len(prediction.inside.parts), replicates, seed, "quality", name)
+    return deviations(lambda chosen: beside(prediction.chosen(chosen).average, truth), [resampling])
 
 
 def mean_squares(network: Network, weights: Tensor) -> dict[str, float]:

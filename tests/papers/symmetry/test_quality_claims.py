@@ -32,6 +32,10 @@ def row(name: str, modes: str, level: float) -> dict:
             "networks": {"agreement": 0.9, "total_variation": level},
             "hmc": {"agreement": 0.9, "total_variation": level},
         },
+        "beside_errors": {
+            "networks": {"agreement": 0.02, "total_variation": None},
+            "hmc": {"agreement": 0.02, "total_variation": None},
+        },
         "distances": {
             "networks": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
             "hmc": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
@@ -113,7 +117,8 @@ def test_tables_show_every_row_and_mark_what_is_significant():
     assert scores.rows[0][3] == "50.00"
     assert scores.rows[1][3] == "60.00 ± 1.00"
     assert "–" in scores.rows[0]
+    assert beside.rows[0][3:5] == ["0.9000 ± 0.0200", "0.5000"]
     assert first.rows[0][3] == "−0.2000 to 0.2000"
-    assert first.rows[1][3] == "0.1000 ± 0.0100"
-    assert second.rows[1][3] == "0.1000* ± 0.0100"
+    assert first.rows[1][3] == "0.1000 ± 0.0100 (≤ 0.2000)"
+    assert second.rows[1][3] == "0.1000* ± 0.0100 (≤ 0.2000)"
     assert [table.rows for table in power] == 2 * [[["weights", "0.50"]]]
