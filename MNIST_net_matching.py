@@ -42,6 +42,7 @@ from utils.symmetry.paths import (
     tensor_distances,
     tensor_names,
 )
+from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase
 
 import numpy as np
@@ -196,6 +197,9 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         alignments=ALIGNMENTS,
         rebased=1 if run.config.by_activation else 2,  # the alignment that NoT is measured on
         hidden_sizes=network.set_sizes,
+        random_transpositions=[
+            expected_transpositions(*network.units(name)) for name in network.groups
+        ],
         tensors=tensor_names(network),
         **results,
     )

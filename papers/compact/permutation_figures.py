@@ -99,7 +99,7 @@ def barriers(source: Path) -> Figure:
     for k, style in enumerate(ALIGNMENT_STYLES[1:]):
         counts = results["alignment_transpositions"][:, k].sum(-1)
         axes[2].plot(epochs, counts, label=names[k + 1], markersize=3, markevery=5, **style)
-    _baselines(axes[2], results["hidden_sizes"])
+    _baselines(axes[2], results["hidden_sizes"], results.get("random_transpositions"))
     most = results["hidden_sizes"].sum()
     axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
     axes[2].set(ylim=(-0.05 * most, 1.05 * most))
@@ -136,7 +136,7 @@ def along_line(source: Path) -> Figure:
             counts = results["transpositions"][checkpoint, k].sum(-1)
             axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
             axes[1].plot(fractions, counts, **look)
-    _baselines(axes[1], results["hidden_sizes"])
+    _baselines(axes[1], results["hidden_sizes"], results.get("random_transpositions"))
     axes[0].set(
         xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
     )
@@ -145,9 +145,13 @@ def along_line(source: Path) -> Figure:
     return drawn
 
 
-def _baselines(axis: Axes, hidden_sizes) -> None:
-    """Draw NoT of the identity, and of uniformly random permutations on average."""
+def _baselines(axis: Axes, hidden_sizes, random: np.ndarray | None = None) -> None:
+    """Draw NoT of the identity, and of uniformly random permutations on average.
+
+    `random` has the average of each group, which is more where units lie within blocks.
+    """
     expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
+    expected = expected if random is None else random.sum()
     formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
     axis.axhline(
         expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1, zorder=1,

@@ -86,6 +86,18 @@ def test_random_baseline_is_the_mean_over_all_permutations():
     assert expected_transpositions(512) == pytest.approx(505.18, abs=0.01)
 
 
+def test_random_baseline_of_blocks_is_the_mean_over_all_their_permutations():
+    """Two blocks of three units change places, and so do the units of each."""
+    found = []
+    for first, second in itertools.product(itertools.permutations(range(3)), repeat=2):
+        for blocks in (0, 3), (3, 0):
+            perm = [
+                start + k for start, row in zip(blocks, (first, second), strict=True) for k in row
+            ]
+            found.append(num_transpositions(torch.tensor(perm)))
+    assert expected_transpositions(2, 3) == pytest.approx(np.mean(found))
+
+
 def test_whole_numbers_of_numpy_are_whole_numbers():
     assert num_transpositions(random_permutation(5, np.int64(2), random(0))) == 2
 

@@ -4,7 +4,6 @@ Which candidates there are, and what they are, decides what is in it. Keys do no
 except where they are those of a posterior.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -86,10 +85,7 @@ def check_posteriors(
 
 def random_transpositions(network: Network) -> float:
     """Return how many transpositions random permutations of all units take on average."""
-    return sum(
-        math.prod(network.units(name)[:-1]) * expected_transpositions(group.size)
-        for name, group in network.groups.items()
-    )
+    return sum(expected_transpositions(*network.units(name)) for name in network.groups)
 
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:

@@ -6,6 +6,7 @@ that make it.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 from utils.runs.errors import UserError
@@ -49,9 +50,14 @@ def num_transpositions(perm: Tensor) -> int:
     return len(perm) - len(cycles(perm))
 
 
-def expected_transpositions(size: int) -> float:
-    """Return the mean NoT of a uniformly random permutation, n − H_n: it has H_n cycles."""
-    return size - sum(1 / k for k in range(1, size + 1))
+def expected_transpositions(*sizes: int) -> float:
+    """Return the mean NoT of a uniformly random permutation, n − H_n: it has H_n cycles.
+
+    Given sizes (m, n), it moves m blocks of n units, and the units within them. Each of the H_m
+    cycles of blocks has H_n cycles of units, so the mean is m n − H_m H_n.
+    """
+    harmonic = (sum(1 / k for k in range(1, size + 1)) for size in sizes)
+    return math.prod(sizes) - math.prod(harmonic)
 
 
 def transpositions_deviation(size: int) -> float:
