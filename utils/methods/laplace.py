@@ -62,6 +62,7 @@ FACTS = ("log_marginal_likelihood", "prior_scale", "num_negative", "smallest")
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceConfig(RecipeConfig):
+    optimizer: str = option("Adam", "optimiser of every network", choices=("SGD", "Adam"))
     structure: str = option(
         "last_layer_kron",
         "what is kept of the curvature; full is for networks of a few thousand weights",
