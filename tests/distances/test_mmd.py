@@ -128,3 +128,4 @@ def test_power_grows_with_the_planted_change():
         powers.append(power(kernel, np.arange(40), null.high, 50, random))
     assert powers[0] < 0.2
     assert powers[1] == 1
+    assert np.isnan(power(kernel, np.arange(40), float("nan"), 50, random))

@@ -76,8 +76,10 @@ def power(
     """Return how often a planted change is found: MMD² above the null's upper end.
 
     The kernel is of 2 N rows: a reference, and the same reference with the change. Each draw takes
-    half of the blocks as they are, and the other half with the change.
+    half of the blocks as they are, and the other half with the change. Without a null it is NaN.
     """
+    if np.isnan(critical):
+        return critical
     size = len(blocks)
     found = 0
     chosen = permuted(blocks, len(np.unique(blocks)) // 2, draws, random)

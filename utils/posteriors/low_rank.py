@@ -10,7 +10,6 @@ from utils.runs.errors import UserError
 from utils.runs.files import save_arrays
 from utils.symmetry.transformation import Transformation
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -144,8 +143,3 @@ def _leading_directions(rows: Tensor, rank: int) -> Tensor:
     values, vectors = torch.linalg.eigh(gram)
     some = values > ROUNDING * values[-1]  # K samples vary along K − 1 directions
     return vectors[:, some].flip(1)[:, :rank]
-
-
-def load_low_rank(path: Path) -> LowRank:
-    with np.load(path) as archive:
-        return LowRank(*(torch.from_numpy(archive[name]) for name in ("mean", "factor")))
