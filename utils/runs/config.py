@@ -112,7 +112,7 @@ class TrainingConfig(NetworkConfig):
 
     optimizer: str = option("SGD", "optimiser of every network", choices=("SGD", "Adam"))
     learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "momentum of SGD; Adam has its own", minimum=0)
+    momentum: float = option(0.9, "momentum of SGD; Adam has its own", minimum=0, below=1)
     batch_size: int = option(64, "images per step", minimum=1)
     num_epochs: int = option(50, "passes over the training images", minimum=1)
 
