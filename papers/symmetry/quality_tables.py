@@ -95,11 +95,10 @@ def distance_table(rows: list[dict], reference: str) -> Table:
     return Table(
         ["posterior", "modes", "samples", *spaces.values()], [band, *lines],
         title=f"MMD² to {reference}",
-        note="Unbiased for independent samples, so 0 on average for equal distributions; * has "
-        "p < 0.05 by permuting modes. Samples of one mode are alike, which raises a row's MMD² and "
-        "its null: (≤) is the upper end of the row's own null, and rows with different numbers of "
-        "modes do not compare. Sorted and rebased weights are without symmetries (NS). The last "
-        "column is the accuracy of a classifier between both sets: 0.5 is chance.",
+        note="Unbiased, so 0 on average for equal distributions; pairs of samples of one mode do "
+        "not count, unless there is no other one. * has p < 0.05 by permuting modes, and (≤) is "
+        "the upper end of the row's own null. Sorted and rebased weights are without symmetries "
+        "(NS). The last column is the accuracy of a classifier between both sets: 0.5 is chance.",
     )  # fmt: skip
 
 

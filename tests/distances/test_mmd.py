@@ -10,7 +10,7 @@ from utils.distances.kernels import (
     linear_kernel,
     squared_distances,
 )
-from utils.distances.mmd import distance, mmd_squares, permuted, power
+from utils.distances.mmd import distance, mmd_squares, number_modes, permuted, power
 
 import numpy as np
 import pytest
@@ -53,7 +53,9 @@ def test_mmd_is_that_of_a_double_loop():
     beyond = [kernel[i, j] for i in range(4, 10) for j in range(4, 10) if i != j]
     across = [kernel[i, j] for i in range(4) for j in range(4, 10)]
     expected = np.mean(within) + np.mean(beyond) - 2 * np.mean(across)
-    assert mmd_squares(kernel, first_of(4, 10)).item() == pytest.approx(expected, abs=1e-12)
+    assert mmd_squares(kernel, first_of(4, 10), np.arange(10)).item() == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def closed_form(shift: float, width: float) -> float:
@@ -72,7 +74,8 @@ def test_the_mean_is_the_closed_form(shift):
     values = []
     for seed in range(400):
         rows = torch.cat([normal(20, 1, 2 * seed), normal(20, 1, 2 * seed + 1, shift)])
-        values.append(mmd_squares(Gaussian5(1.5)(rows), first_of(20, 40)).item())
+        kernel = Gaussian5(1.5)(rows)
+        values.append(mmd_squares(kernel, first_of(20, 40), np.arange(40)).item())
     error = np.std(values) / 20
     assert np.mean(values) == pytest.approx(closed_form(shift, 1.5), abs=4 * error)
     assert min(values) < 0 or shift
@@ -84,10 +87,10 @@ def test_false_alarms_and_planted_shifts():
     blocks = np.arange(40)
     for seed in range(100):
         rows = torch.cat([normal(20, 2, 2 * seed), normal(20, 2, 2 * seed + 1)])
-        alarms += distance(Gaussian5(2.0)(rows), 20, blocks, 99, random).p <= 0.05
+        alarms += distance(Gaussian5(2.0)(rows), 20, blocks, blocks, 99, random).p <= 0.05
     assert alarms <= 12
     rows = torch.cat([normal(20, 2, 0), normal(20, 2, 1, shift=1.5)])
-    found = distance(Gaussian5(2.0)(rows), 20, blocks, 99, random)
+    found = distance(Gaussian5(2.0)(rows), 20, blocks, blocks, 99, random)
     assert found.p == 0.01
     assert found.low < 0 < found.high < found.value
 
@@ -100,14 +103,35 @@ def test_correlated_modes_need_their_blocks():
         kernel = Gaussian5(2.0)(rows)
         choices = {"rows": np.arange(200), "blocks": np.arange(200) // 10}
         for name, blocks in choices.items():
-            alarms[name] += distance(kernel, 100, blocks, 99, random).p <= 0.05
+            alarms[name] += distance(kernel, 100, np.arange(200), blocks, 99, random).p <= 0.05
     assert alarms["blocks"] <= 6
     assert alarms["rows"] > 10
 
 
+def test_pairs_of_one_mode_do_not_count():
+    """Modes drawn like the networks have a mean of 0, within 4 standard errors of 200 trials."""
+    values = {"modes": [], "rows": []}
+    modes = number_modes(np.arange(20), np.arange(40) // 10)
+    for seed in range(200):
+        centres = normal(4, 2, 2 * seed + 1).repeat_interleave(10, 0)
+        rows = torch.cat([normal(20, 2, 2 * seed), centres + 0.1 * normal(40, 2, 1000 + seed)])
+        kernel, first = Gaussian5(2.0)(rows), first_of(20, 60)
+        values["modes"].append(mmd_squares(kernel, first, modes).item())
+        values["rows"].append(mmd_squares(kernel, first, np.arange(60)).item())
+    error = np.std(values["modes"]) / math.sqrt(200)
+    assert np.mean(values["modes"]) == pytest.approx(0, abs=4 * error)
+    assert np.mean(values["rows"]) > 10 * error
+
+
+def test_samples_of_the_only_mode_count_one_by_one():
+    numbers = number_modes(np.array([0, 0, 1, 1]), np.zeros(3, int))
+    assert numbers.tolist() == [0, 0, 1, 1, 2, 3, 4]
+    assert number_modes(np.zeros(2, int), np.array([0, 1])).tolist() == [0, 1, 2, 3]
+
+
 def test_few_blocks_have_no_null():
     kernel = Gaussian5(1.0)(normal(12, 2, 0))
-    result = distance(kernel, 6, np.arange(12) // 2, 50, np.random.default_rng(0))
+    result = distance(kernel, 6, np.arange(12), np.arange(12) // 2, 50, np.random.default_rng(0))
     assert np.isfinite(result.value)
     assert np.isnan(result.p)
 
@@ -124,7 +148,8 @@ def test_power_grows_with_the_planted_change():
     powers = []
     for shift in (0.0, 2.0):
         kernel = Gaussian5(6.0)(torch.cat([rows, rows + shift]))
-        null = distance(Gaussian5(6.0)(rows), 20, np.arange(40), 200, random)
+        blocks = np.arange(40)
+        null = distance(Gaussian5(6.0)(rows), 20, blocks, blocks, 200, random)
         powers.append(power(kernel, np.arange(40), null.high, 50, random))
     assert powers[0] < 0.2
     assert powers[1] == 1

@@ -1,8 +1,10 @@
 """The maximum mean discrepancy (MMD) of two samples, from the kernel matrix of both together.
 
 MMD² is estimated without bias (Gretton et al. 2012): its mean is 0 if both come from the same
-distribution, so values may be negative. What is exchangeable then are blocks: the modes of a
-posterior, pieces of a chain, or single independent networks. Permuting blocks gives the null.
+distribution, so values may be negative. Samples of one mode of a posterior resemble each other, so
+pairs of them do not count; else ten modes would look unlike a thousand networks even if they were
+among them. Blocks are what is exchangeable if there is no difference: the modes of a posterior,
+pieces of a chain, or independent networks. Permuting blocks gives the null.
 """
 
 from typing import NamedTuple
@@ -15,21 +17,35 @@ MIN_BLOCKS = 4  # on each side: with fewer there are hardly any permutations
 LEVEL = 0.95
 
 
-def mmd_squares(kernel: Tensor, first: Tensor) -> Tensor:
+def mmd_squares(kernel: Tensor, first: Tensor, modes: np.ndarray) -> Tensor:
     """Return MMD² [P] between the rows that each mask in `first` [P, N] chooses and all others.
 
-    It is the mean kernel of different rows on the same side, for both, less twice that of rows on
-    two sides.
+    It is the mean kernel of rows of different modes on the same side, for both, less twice that of
+    rows on two sides. `modes` [N] numbers the modes of all rows.
     """
-    kernel = kernel.clone().fill_diagonal_(0)
+    modes = torch.from_numpy(modes)
+    different = (modes[:, None] != modes).double()
     first = torch.atleast_2d(first).double()
     second = 1 - first
-    sizes, others = first.sum(1), second.sum(1)
     sums = first @ kernel
-    within = (sums * first).sum(1) / (sizes * (sizes - 1))
-    beyond = ((second @ kernel) * second).sum(1) / (others * (others - 1))
-    across = (sums * second).sum(1) / (sizes * others)
+    across = (sums * second).sum(1) / (first.sum(1) * second.sum(1))
+    apart = kernel * different
+    within, beyond = (
+        ((side @ apart) * side).sum(1) / ((side @ different) * side).sum(1)
+        for side in (first, second)
+    )
     return within + beyond - 2 * across
+
+
+def number_modes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the numbers of the modes on two sides, those of the second after the first's.
+
+    Samples of a side's only mode count as if each were a mode.
+    """
+    first, second = (
+        np.arange(len(each)) if len(np.unique(each)) == 1 else each for each in (first, second)
+    )
+    return np.concatenate([first, second + first.max() + 1])
 
 
 class Distance(NamedTuple):
@@ -42,20 +58,21 @@ class Distance(NamedTuple):
 
 
 def distance(
-    kernel: Tensor, num_first: int, blocks: np.ndarray, draws: int, random: np.random.Generator
-) -> Distance:
+    kernel: Tensor, num_first: int, modes: np.ndarray, blocks: np.ndarray, draws: int,
+    random: np.random.Generator,
+) -> Distance:  # fmt: skip
     """Return MMD² between the first rows and the rest, with its null.
 
     `blocks` [N] numbers the blocks of rows; none has rows of both sides. Without enough of them, or
     with no draws, there is no null.
     """
     first = np.arange(len(kernel)) < num_first
-    value = mmd_squares(kernel, torch.from_numpy(first)).item()
+    value = mmd_squares(kernel, torch.from_numpy(first), modes).item()
     counts = [len(np.unique(blocks[side])) for side in (first, ~first)]
     if not draws or min(counts) < MIN_BLOCKS:
         return Distance(value)
     masks = permuted(blocks, counts[0], draws, random)
-    null = mmd_squares(kernel, torch.from_numpy(masks)).numpy()
+    null = mmd_squares(kernel, torch.from_numpy(masks), modes).numpy()
     low, high = np.quantile(null, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     beyond = (null >= value - 1e-12).sum().item()  # few blocks are often chosen as they are
     return Distance(value, low.item(), high.item(), (1 + beyond) / (1 + draws))
@@ -85,25 +102,23 @@ def power(
     chosen = permuted(blocks, len(np.unique(blocks)) // 2, draws, random)
     for mask in chosen:
         rows = np.concatenate([np.flatnonzero(mask), size + np.flatnonzero(~mask)])
-        part = kernel[rows][:, rows]
-        value = mmd_squares(part, torch.arange(size) < int(mask.sum())).item()
+        part, modes = kernel[rows][:, rows], blocks[rows % size]
+        value = mmd_squares(part, torch.arange(size) < int(mask.sum()), modes).item()
         found += value > critical
     return found / draws
 
 
-def jackknife_error(kernel: Tensor, num_first: int, blocks: np.ndarray) -> float:
-    """Return the standard error of MMD² that is due to the blocks of the second side.
+def jackknife_error(kernel: Tensor, num_first: int, modes: np.ndarray) -> float:
+    """Return the standard error of MMD² that is due to the modes of the second side.
 
-    Each of them is left out in turn; `blocks` numbers those of the second side's rows only.
+    Each of them is left out in turn.
     """
-    numbers = np.unique(blocks)
+    numbers = np.unique(modes[num_first:])
     if len(numbers) < 3:
         return float("nan")
-    first = torch.arange(num_first)
     values = []
     for number in numbers:
-        kept = num_first + torch.from_numpy(np.flatnonzero(blocks != number))
-        rows = torch.cat([first, kept])
-        part = kernel[rows][:, rows]
-        values.append(mmd_squares(part, torch.arange(len(rows)) < num_first).item())
+        rows = np.flatnonzero(modes != number)
+        part, first = kernel[rows][:, rows], torch.arange(len(rows)) < num_first
+        values.append(mmd_squares(part, first, modes[rows]).item())
     return float(np.sqrt((len(numbers) - 1) * np.var(values)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.distances.classifier import classify, invariants
-from utils.distances.mmd import distance, jackknife_error, power
+from utils.distances.mmd import distance, jackknife_error, number_modes, power
 from utils.distances.spaces import Space, fit_spaces
 from utils.evaluation.metrics import agreement, total_variation
 from utils.evaluation.standard_errors import deviations, resample
@@ -93,18 +93,20 @@ class Reference:
         Samples of a single mode have no null, since it takes modes to permute.
         """
         random = np.random.default_rng(self.seed)
+        modes = number_modes(self.blocks, blocks)
         both = np.concatenate(same_size(self.blocks, blocks))
         several = len(np.unique(blocks)) > 1
         draws, count = self.permutations if several else 0, len(self.blocks)
         results = {}
         for space in self.spaces:
             kernel = self.kernel_beside(space, weights)
-            found = distance(kernel, count, both, draws, random)._asdict()
-            results[space.name] = found | {"error": jackknife_error(kernel, count, blocks)}
+            measured = distance(kernel, count, modes, both, draws, random)._asdict()
+            error = jackknife_error(kernel, count, modes) if several else float("nan")
+            results[space.name] = measured | {"error": error}
         if several:
-            told = invariants(network, weights)
-            found = classify(self.invariants, told, both, self.permutations // 5, random)
-            results["classifier"] = found._asdict()
+            theirs = invariants(network, weights)
+            classified = classify(self.invariants, theirs, both, self.permutations // 5, random)
+            results["classifier"] = classified._asdict()
         return results
 
     def power(self, second: Tensor) -> dict[str, dict[str, float]]:
@@ -117,7 +119,8 @@ class Reference:
             ours = self.features[space.name]
             others = space.features(second).to(ours)
             plain = torch.cat([ours, others])
-            null = distance(space.kernel(plain), len(ours), blocks, self.permutations, random)
+            kernel = space.kernel(plain)
+            null = distance(kernel, len(ours), blocks, blocks, self.permutations, random)
             table[space.name] = {}
             for change, (shift, factor) in CHANGES.items():
                 moved = self._moved(space, second, shift, factor).to(ours)
