@@ -1,6 +1,7 @@
 """Train any method on any network and data set.
 
     python train.py --method swag                           the method's settings, configs/train/
+    python train.py --method swag --network optunet         its settings for OptuNet
     python train.py --method swag --config_name quick       a small network, in seconds
     python train.py --method swag --num_modes 5             five modes, each with a Gaussian
     python train.py --method swag --help                    all settings of a method
@@ -15,7 +16,7 @@ from dataclasses import make_dataclass
 
 from utils.methods.driver import run_method
 from utils.methods.registry import METHODS
-from utils.runs.config import option
+from utils.runs.config import config_names, option
 from utils.runs.errors import UserError
 from utils.runs.script import ends_in_a_sentence, run_script
 
@@ -33,22 +34,36 @@ def main() -> None:
 def chosen_method(arguments: list[str]) -> str:
     """Find --method NAME in the command line: it decides which other settings there are."""
     names = ", ".join(METHODS)
+    name = value_of("--method", arguments)
+    if name is None:
+        raise UserError(f"Give a method: --method {names.replace(', ', '|')}.")
+    if name not in METHODS:
+        raise UserError(f"There is no method {name!r}; choose from {names}.")
+    return name
+
+
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """Return what a command line gives with a flag, as `--flag value` or `--flag=value`."""
     for place, word in enumerate(arguments):
-        flag, equals, name = word.partition("=")
-        if flag == "--method":
-            name = name if equals else "".join(arguments[place + 1 : place + 2])
-            if name in METHODS:
-                return name
-            raise UserError(f"There is no method {name!r}; choose from {names}.")
-    raise UserError(f"Give a method: --method {names.replace(', ', '|')}.")
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else "".join(arguments[place + 1 : place + 2])
+    return None
+
+
+def default_config(method: str, network: str | None) -> str:
+    """Return the name of a method's config for a network, or else of its usual one."""
+    name = network if method == "sgd" else f"{method}_{network}"
+    return name if name in config_names("train") else method
 
 
 def config_class(arguments: list[str]) -> type:
     """Return the settings of the method that a command line names, with its own default config."""
     method = METHODS[chosen_method(arguments)]
+    config_name = default_config(method.name, value_of("--network", arguments))
     fields = [
         ("method", str, option(method.name, "method of approximating the posterior")),
-        ("config_name", str, option(method.name, "named settings: configs/train/NAME.yaml")),
+        ("config_name", str, option(config_name, "named settings: configs/train/NAME.yaml")),
     ]
     options = {"frozen": True, "kw_only": True}
     return make_dataclass("TrainConfig", fields, bases=(method.Config,), **options)

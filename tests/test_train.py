@@ -1,0 +1,30 @@
+"""train.py: which settings a command line means."""
+
+import runpy
+from pathlib import Path
+
+from utils.runs.config import config_names
+
+import pytest
+
+TRAIN = runpy.run_path(str(Path(__file__).resolve().parent.parent / "train.py"))
+CONFIGS = {
+    "sgd": "sgd",
+    "sgd --network mlp": "sgd",
+    "sgd --network optunet": "optunet",
+    "sgd --network=lenet": "lenet",
+    "swag --network lenet": "swag_lenet",
+    "swag --network resnet8_frn": "swag",  # has no settings of its own
+}
+
+
+@pytest.mark.parametrize("given", CONFIGS)
+def test_the_network_chooses_the_settings(given):
+    arguments = f"--method {given}".split()
+    assert TRAIN["config_class"](arguments)().config_name == CONFIGS[given]
+
+
+def test_every_method_for_several_modes_has_settings_for_both_networks():
+    names = set(config_names("train"))
+    for method in ("dropout", "laplace", "sghmc", "sgld", "snapshot", "swag", "vi"):
+        assert {method, f"{method}_optunet", f"{method}_lenet"} <= names
