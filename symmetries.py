@@ -15,6 +15,7 @@ from utils.networks.network import Network
 from utils.networks.registry import CONV_NETWORKS, conv_network, usual_shape
 from utils.report.tables import print_table
 from utils.runs.config import Parser
+from utils.runs.errors import UserError
 from utils.runs.script import ends_in_a_sentence
 from utils.symmetry.counts import Symmetries, count_symmetries, total
 
@@ -46,11 +47,9 @@ def read_options() -> argparse.Namespace:
     parser = Parser(prog="symmetries.py", description=__doc__)
     parser.add_argument("--network", choices=(MLP.name, *CONV_NETWORKS), help="(default: all)")
     parser.add_argument("--width", type=int, help="channels of the first convolution")
+    parser.add_argument("--hidden_sizes", nargs="*", type=int, help="of an mlp (default: 512)")
     parser.add_argument(
-        "--hidden_sizes", nargs="*", type=int, default=[512], help="of an mlp (default: 512)"
-    )
-    parser.add_argument(
-        "--activation", choices=tuple(ACTIVATIONS), default="relu", help="of an mlp"
+        "--activation", choices=tuple(ACTIVATIONS), help="of an mlp (default: relu)"
     )
     parser.add_argument(
         "--input_shape", nargs=3, type=int, help="channels, height and width of the images"
@@ -59,8 +58,14 @@ def read_options() -> argparse.Namespace:
 
 
 def network_of(options: argparse.Namespace) -> Network:
-    if options.network == MLP.name:
-        return MLP((784, *options.hidden_sizes, 10), options.activation)
+    is_mlp = options.network == MLP.name
+    foreign = ("width", "input_shape") if is_mlp else ("hidden_sizes", "activation")
+    for name in foreign:
+        if getattr(options, name) is not None:
+            raise UserError(f"--network {options.network} has no {name}: leave --{name} out.")
+    if is_mlp:
+        sizes = [512] if options.hidden_sizes is None else options.hidden_sizes
+        return MLP((784, *sizes, 10), options.activation or "relu")
     shape = options.input_shape or usual_shape(options.network)
     return conv_network(options.network, shape, width=options.width)
 

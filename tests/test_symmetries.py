@@ -40,6 +40,8 @@ def test_the_groups_of_one_network(arguments, line, monkeypatch, capsys):
     [
         (["--network", "lenet", "--width", "0"], "a width of at least 1"),
         (["--network", "optunet", "--width", "3"], "leave --width out"),
+        (["--network", "lenet", "--hidden_sizes", "5"], "leave --hidden_sizes out"),
+        (["--network", "mlp", "--width", "5"], "leave --width out"),
         (["--network", "vgg"], "invalid choice: 'vgg'"),
     ],
 )
