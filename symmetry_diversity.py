@@ -29,11 +29,12 @@ from utils.posteriors.members import Members, open_members
 from utils.quality.correlation import Correlation, pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
 from utils.quality.images import ImageSets, evenly_spaced, load_test_images
+from utils.quality.references import reference_paths
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
-from utils.runs.lookup import NEWEST, NONE, existing, find_run, identify, locate
+from utils.runs.lookup import NEWEST, NONE, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -83,7 +84,7 @@ class Pairs(NamedTuple):
 
 def main(config: DiversityConfig) -> None:
     device = choose_device(config.device)
-    paths = find_inputs(config)
+    paths = reference_paths(config, config.networks, config.hmc)
     inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
@@ -108,17 +109,6 @@ def main(config: DiversityConfig) -> None:
 
 
 # ---- what is compared
-
-
-def find_inputs(config: DiversityConfig) -> dict[str, Path]:
-    """Return the paths of the networks and, if asked for, of HMC's samples."""
-    networks = (
-        find_run(config, "sgd", "train.py --method sgd", "--networks")
-        if config.networks == NEWEST
-        else existing(config, config.networks)
-    )
-    hmc = locate(config, config.hmc, "HMC", "MNIST_HMC.py")
-    return {"networks": networks} | ({"hmc": hmc} if hmc else {})
 
 
 def limited(members: Members, most: int) -> Members:

@@ -27,18 +27,21 @@ from utils.data.datasets import load_dataset
 from utils.evaluation.candidates import check_names, named_paths, open_candidate, warn_of_other_data
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
-from utils.quality.calibration import calibrated_errors, reliability
+from utils.quality.calibration import calibrated_errors, equal_width, reliability
 from utils.quality.correlation import grouped_correlation
 from utils.quality.forecasts import Forecast, forecast, num_parts
 from utils.quality.images import ImageSets, load_test_images
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.published import published_predictions
 from utils.quality.references import (
+    HMC,
+    NETWORKS,
     Reference,
     beside,
     beside_errors,
     fit_reference,
     mean_squares,
+    reference_paths,
     split_chains,
     split_networks,
 )
@@ -48,7 +51,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.lookup import NEWEST, NONE, PastRun, existing, find_run, identify, locate
+from utils.runs.lookup import NEWEST, NONE, PastRun, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -60,7 +63,7 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_table"
-NETWORKS, HMC, PUBLISHED = "networks", "hmc", "published"
+PUBLISHED = "published"
 KINDS = {NETWORKS: "sgd", HMC: "HMC"}  # of runs, as reproduce.py and other scripts call them
 LEAST_SAMPLES = 4  # for distances
 LEAST_CLUSTERS = 4  # for correlations: intervals come from resampling them
@@ -167,12 +170,7 @@ def main(config: TableConfig) -> None:
 
 def find_inputs(config: TableConfig) -> dict[str, Path]:
     """Return the paths of both references and of all posteriors, by name."""
-    networks = (
-        find_run(config, "sgd", "train.py --method sgd", "--networks")
-        if config.networks == NEWEST
-        else existing(config, config.networks)
-    )
-    hmc = locate(config, config.hmc, "HMC", "MNIST_HMC.py")
+    references = reference_paths(config, config.networks, config.hmc)
     posteriors = named_paths(config, config.posteriors)
     check_names(posteriors)
     for name in (NETWORKS, HMC):
@@ -180,7 +178,7 @@ def find_inputs(config: TableConfig) -> dict[str, Path]:
             raise UserError(f"{name} is the name of a reference: give --{name} PATH instead.")
     if config.published != NONE and config.dataset != "CIFAR10":
         raise UserError(f"--published is about CIFAR10, and not {config.dataset}: leave it out.")
-    return {NETWORKS: networks} | ({HMC: hmc} if hmc else {}) | posteriors
+    return references | posteriors
 
 
 def check_network(modes: dict[str, list[Posterior]], paths: dict[str, Path]) -> Network:
@@ -377,7 +375,7 @@ def error_of(values: list) -> float:
 def pooled(diagrams: list[dict]) -> dict:
     """Return a reliability diagram of all points of several, bin by bin."""
     joined = {name: np.concatenate([each[name] for each in diagrams]) for name in diagrams[0]}
-    place = np.minimum((joined["confidence"] * 15).astype(int), 14)
+    place = equal_width(torch.from_numpy(joined["confidence"])).numpy()
     sizes = np.bincount(place, joined["sizes"])
     used = sizes > 0
     means = {

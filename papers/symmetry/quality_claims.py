@@ -100,7 +100,7 @@ def several_modes_are_better(results: Results) -> Finding:
     pairs = _pairs(results.json("symmetry_table", "table.json"))
     if not pairs:
         raise Missing("No posterior has rows with one and with several modes")
-    better, worse, told, cases = 0, 0, [], 0
+    better, worse, details, cases = 0, 0, [], 0
     for name, (one, several) in pairs.items():
         clear = {"better": [], "worse": []}
         for score in SCORES:
@@ -112,12 +112,12 @@ def several_modes_are_better(results: Results) -> Finding:
                 clear["worse"].append(score)
         better, worse = better + len(clear["better"]), worse + len(clear["worse"])
         listed = (f"{word} in {', '.join(names)}" for word, names in clear.items() if names)
-        told.append(f"{name}: {'; '.join(listed) or 'no clear difference'}")
+        details.append(f"{name}: {'; '.join(listed) or 'no clear difference'}")
     holds = better >= 0.8 * cases and not worse
     return Finding(
         HOLDS if holds else PARTLY if better > worse else FAILS,
         f"Clearly better in {better} of {cases} cases, clearly worse in {worse}. "
-        f"{'. '.join(told)}.",
+        f"{'. '.join(details)}.",
     )
 
 
@@ -129,7 +129,7 @@ def several_modes_are_better(results: Results) -> Finding:
     kinds=("symmetry_table",),
 )
 def several_modes_are_more_diverse(results: Results) -> Finding:
-    more, told = [], []
+    more, details = [], []
     for name, (one, several) in _pairs(results.json("symmetry_table", "table.json")).items():
         if one["samples"] < 2:
             continue  # a single network has no mutual information
@@ -137,12 +137,12 @@ def several_modes_are_more_diverse(results: Results) -> Finding:
             more.append(_gain(one, several, score)[1] > CLEAR)
         values = [f"{row['scores'][score]:.4f}" for score in ("mi_inside", "mi_outside")
                   for row in (one, several)]  # fmt: skip
-        told.append(f"{name} {values[0]} → {values[1]} in, {values[2]} → {values[3]} out")
+        details.append(f"{name} {values[0]} → {values[1]} in, {values[2]} → {values[3]} out")
     if not more:
         raise Missing("No posterior has rows with several samples of one mode and of several")
     return Finding(
         HOLDS if all(more) else PARTLY if 2 * sum(more) >= len(more) else FAILS,
-        f"Clearly more in {sum(more)} of {len(more)} cases (nats): {'; '.join(told)}.",
+        f"Clearly more in {sum(more)} of {len(more)} cases (nats): {'; '.join(details)}.",
     )
 
 
@@ -158,26 +158,26 @@ def several_modes_are_more_diverse(results: Results) -> Finding:
     kinds=("symmetry_table",),
 )
 def no_correlation(results: Results) -> Finding:
-    content, told, found = results.json("symmetry_table", "correlations.json"), [], []
+    content, details, correlations = results.json("symmetry_table", "correlations.json"), [], []
     for over, cells in content.items():
         weights = {
             name: cell
             for name, cell in cells.items()
             if name.partition("/")[0] in MEASURES[:3] and cell["low"] is not None
         }
-        found += weights.values()
+        correlations += weights.values()
         if weights:
             name, cell = min(weights.items(), key=lambda item: item[1]["p"])
-            told.append(
+            details.append(
                 f"over {cell['count']} {over} the smallest p is {cell['p']:.4f} of "
                 f"{len(weights)}: {name} with ρ = {cell['rho']:.2f} ({cell['low']:.2f} to "
                 f"{cell['high']:.2f})"
             )
-    if not found:
+    if not correlations:
         raise Missing("Correlations need at least 4 posteriors besides the references, or 4 modes")
-    clear = any(cell["p"] * len(found) < SIGNIFICANT for cell in found)
-    absent = all(-WEAK < cell["low"] <= cell["high"] < WEAK for cell in found)
-    return Finding(FAILS if clear else HOLDS if absent else PARTLY, f"{'; '.join(told)}.")
+    clear = any(cell["p"] * len(correlations) < SIGNIFICANT for cell in correlations)
+    absent = all(-WEAK < cell["low"] <= cell["high"] < WEAK for cell in correlations)
+    return Finding(FAILS if clear else HOLDS if absent else PARTLY, f"{'; '.join(details)}.")
 
 
 @claim(
@@ -194,18 +194,18 @@ def networks_stand_in(results: Results) -> Finding:
     several = {row["name"]: row for row in rows if row["modes"] == "multi"}
     if "hmc" not in several:
         raise Missing("There is no reference by HMC: give --hmc")
-    spaces, told, inside = ("inside", "outside"), [], []
+    spaces, details, inside = ("inside", "outside"), [], []
     for space in spaces:
         ours, null = (several[name]["distances"]["hmc"][space] for name in ("networks", "hmc"))
         inside.append(ours["value"] <= null["high"])
-        told.append(f"{ours['value']:.4f} {space} (null up to {null['high']:.4f})")
+        details.append(f"{ours['value']:.4f} {space} (null up to {null['high']:.4f})")
     others = [row for row in rows if row["name"] not in ("networks", "hmc")]
     pairs = [[row["beside"][name]["total_variation"] for row in others]
              for name in ("networks", "hmc")]  # fmt: skip
     tau = kendalltau(*pairs).statistic if len(others) > 2 else math.nan
     return Finding(
         HOLDS if all(inside) else PARTLY if tau >= 0.7 else FAILS,
-        f"MMD² of the networks' predictions to HMC's: {', '.join(told)}. τ = {tau:.2f} over "
+        f"MMD² of the networks' predictions to HMC's: {', '.join(details)}. τ = {tau:.2f} over "
         f"{len(others)} rows.",
     )
 

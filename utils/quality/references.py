@@ -6,6 +6,7 @@ second half is compared with it as if it were a posterior, which shows what "no 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from utils.distances.classifier import classify, invariants
@@ -19,11 +20,13 @@ from utils.quality.forecasts import Forecast
 from utils.quality.images import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
 from utils.runs.errors import UserError
+from utils.runs.lookup import NONE, locate
 
 import numpy as np
 import torch
 from torch import Tensor
 
+NETWORKS, HMC = "networks", "hmc"
 CHAIN_PIECES = 10  # of each half of a chain's samples
 CHANGES = {  # planted in a reference, to see whether distances notice
     "means + 0.01 sd": (0.01, 1.0), "means + 0.1 sd": (0.1, 1.0),
@@ -31,6 +34,17 @@ CHANGES = {  # planted in a reference, to see whether distances notice
 }  # fmt: skip
 POWER_DRAWS = 50
 LEAST_NETWORKS = 9
+
+
+def reference_paths(config, networks: str, hmc: str) -> dict[str, Path]:
+    """Return the paths of both references, from the values of --networks and --hmc."""
+    if networks == NONE:
+        raise UserError("Independent networks are needed: give --networks PATH, or newest.")
+    paths = {
+        NETWORKS: locate(config, networks, "sgd", "train.py --method sgd", flag="--networks"),
+        HMC: locate(config, hmc, "HMC", "MNIST_HMC.py"),
+    }
+    return {name: path for name, path in paths.items() if path}
 
 
 class Halves(NamedTuple):

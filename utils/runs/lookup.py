@@ -82,17 +82,18 @@ class PastRun:
 
 
 def locate(
-    config, given: str, kind: str, script: str, like: PastRun | None = None, optional: bool = False
-) -> Path | None:
+    config, given: str, kind: str, script: str, like: PastRun | None = None,
+    optional: bool = False, flag: str | None = None,
+) -> Path | None:  # fmt: skip
     """Return the path that the option of a script asks for: a run of this kind, or None.
 
-    The option is named after the kind. NEWEST asks for the batch's finished run of the kind, which
-    must match `like`; NONE for none.
+    The option is `flag`, or is named after the kind. NEWEST asks for the batch's finished run of
+    the kind, which must match `like`; NONE for none.
     """
     if given == NONE:
         return None
     if given == NEWEST:
-        return find_run(config, kind, script, f"--{kind.lower()}", like, optional)
+        return find_run(config, kind, script, flag or f"--{kind.lower()}", like, optional)
     return existing(config, given)
 
 
