@@ -59,7 +59,7 @@ def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):
     assert "diverged" not in process.stdout
     assert diagnostics["groups"].keys() == {
         "test_log_likelihood", "train_nll", "mean_squared_weight", "probability", "weights",
-        "output_layer",
+        "output_layer", "invariants",
     }  # fmt: skip
     data, network = load_pixels("MNIST", data_dir), load_network(run / "network.json")
     outputs = network.outputs(torch.from_numpy(np.array(samples)), data.test_images)

@@ -13,6 +13,8 @@ from utils.evaluation.diagnostics import (
     ess_tail,
     rank_normalise,
     rhat,
+    shortfalls,
+    slow_groups,
     split,
 )
 from utils.networks.mlp import MLP
@@ -186,6 +188,8 @@ def test_a_group_is_as_good_as_its_worst():
         "smallest_ess_bulk": ess_bulk(bad),
         "median_ess_bulk": ess_bulk(good),
         "smallest_ess_tail": ess_tail(bad),
+        "smallest_ess_squares": ess_mean((bad - bad.mean()) ** 2),
+        "median_ess_squares": np.median([ess_mean((d - d.mean()) ** 2) for d in (good, good, bad)]),
         "median_ess_bulk_per_hour": ess_bulk(good),
     }
     assert rhat(bad) > rhat(good)
@@ -219,3 +223,45 @@ def test_quantities_of_a_sample():
     others = dict(zip(quantities.names, quantities.measure(moved, probabilities, 0), strict=True))
     for i in range(diagnostics.NUM_PROJECTIONS):
         assert others[f"output_layer/{i}"] != pytest.approx(named[f"output_layer/{i}"], abs=1e-5)
+
+
+def test_ess_of_squares_sees_a_sign_that_flips():
+    """x = ±y with a slow y: the mean has as many effective draws as there are, the variance few."""
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (2, 2000))
+    draws = signs * np.exp(ar1(0.98, chains=2, draws=2000))
+    numbers = diagnostics.diagnose(draws)
+    assert numbers["ess_squares"] < 300 < 2000 < ess_mean(draws)
+
+
+def converged(**changes):
+    group = {"largest_rhat": 1.002, "smallest_ess_bulk": 500.0}
+    groups = {"probability": group, "invariants": group, "weights": group}
+    groups |= {name: group | change for name, change in changes.items()}
+    return {"chains": 4, "groups": groups}
+
+
+def test_a_reference_is_judged_by_functions_and_invariants_alone():
+    assert shortfalls(converged()) == []
+    switched = converged(weights={"largest_rhat": 1.6, "smallest_ess_bulk": 5.0})
+    assert shortfalls(switched) == [] == slow_groups(switched["groups"])
+    assert len(shortfalls(converged(probability={"largest_rhat": 1.02}))) == 1
+    assert len(shortfalls(converged(invariants={"smallest_ess_bulk": 399.0}))) == 1
+    assert len(shortfalls(converged(invariants={"largest_rhat": None}))) == 1
+    assert len(shortfalls(converged() | {"chains": 1})) == 1
+    assert len(slow_groups(converged(invariants={"largest_rhat": 1.06})["groups"])) == 1
+
+
+def test_quantities_of_earlier_versions_are_completed(tmp_path):
+    """Their rows lack the invariants, which follow from the samples; unfilled rows stay empty."""
+    network = MLP((5, 4, 3))
+    quantities = Quantities(network, torch.zeros(30, dtype=torch.long), seed=1)
+    samples = np.random.default_rng(0).normal(size=(3, network.num_weights)).astype("float32")
+    probabilities = torch.full((30, 3), 1 / 3)
+    whole = np.stack([quantities.measure(torch.tensor(s), probabilities, 2.0) for s in samples])
+    samples[2] = whole[2] = 0
+    count = sum(not name.startswith("invariants") for name in quantities.names)
+    np.save(tmp_path / "samples.npy", samples)
+    np.save(tmp_path / "quantities.npy", whole[:, :count])
+    for _ in range(2):  # the second time there is nothing to do
+        quantities.complete(tmp_path / "quantities.npy", tmp_path / "samples.npy")
+        np.testing.assert_allclose(np.load(tmp_path / "quantities.npy"), whole, rtol=1e-12)

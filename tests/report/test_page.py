@@ -255,8 +255,9 @@ def test_titles_are_escaped(run, write):
 @pytest.mark.parametrize(("rhat", "warned"), [(1.01, False), (1.3, True), (None, True)])
 def test_a_chain_that_has_not_mixed_is_pointed_out(run, results, rhat, warned):
     group = {"largest_rhat": rhat, "smallest_ess_bulk": 3.3}
-    content = {"groups": {"output_layer": group, "weights": None}}
+    content = {"groups": {"probability": group, "output_layer": group, "weights": None}}
     (run / "diagnostics.json").write_text(json.dumps(content))
     warning = mixing_warning(results.runs["census"])
-    assert ("output layer" in warning) == warned
+    assert ("probability" in warning) == warned
+    assert "output layer" not in warning  # it follows the labels of units
     assert ("smallest bulk ESS 3" in warning) == warned

@@ -5,6 +5,7 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     metrics            scores of predictions; METRICS lists those that tables show
     linearised         what Gaussians predict with the network linearised at their mean
     predictions        columns of the table, and what each predicts, in parts to resample
+    functionals        numbers that do not depend on the order of hidden units
     diagnostics        R-hat and effective sample size of chains
     alignment          one pass over samples: rebasin, predictions and moments
     weight_study       groups of weights, their mixing, and how they compare with the prior

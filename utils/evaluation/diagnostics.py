@@ -5,8 +5,11 @@ localization: an improved R-hat for assessing convergence of MCMC". Draws are [c
 """
 
 import math
+from pathlib import Path
 
+from utils.evaluation.functionals import functional_names, functionals
 from utils.networks.network import Network
+from utils.runs.files import write_atomically
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -17,17 +20,56 @@ from torch import Tensor
 
 MIN_DRAWS = 8  # per chain; with fewer there are no diagnostics
 MAX_RHAT = 1.05  # above it, report "not mixed"
+REFERENCE_RHAT, REFERENCE_ESS = 1.01, 400  # what Vehtari et al. ask of a chain that others rely on
+FOLLOW_LABELS = {"weights", "output_layer"}  # projections that depend on the order of units
+LABELS_REMARK = (
+    "Projections of weights follow the labels of hidden units, which a chain may switch without "
+    "any effect on the function: their R-hat is no sign of bad mixing. The invariants do not "
+    "depend on labels."
+)
 NUM_IMAGES = 20
 NUM_PROJECTIONS = 16
 
 
 def slow_groups(groups: dict[str, dict]) -> list[str]:
-    """Return the groups of `diagnose_all` that have not mixed, each with its numbers."""
+    """Return the groups of `diagnose_all` that have not mixed, each with its numbers.
+
+    Groups that depend on the order of hidden units are left out: chains may switch labels.
+    """
     return [
+        describe_group(name, group)
+        for name, group in groups.items()
+        if group
+        and name not in FOLLOW_LABELS
+        and not (group["largest_rhat"] or math.inf) <= MAX_RHAT
+    ]
+
+
+def describe_group(name: str, group: dict) -> str:
+    return (
         f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
         f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
-        for name, group in groups.items()
-        if group and not (group["largest_rhat"] or math.inf) <= MAX_RHAT
+    )
+
+
+def shortfalls(diagnostics: dict) -> list[str]:
+    """Return what keeps chains from being a reference; nothing if they have converged.
+
+    Functions and permutation-invariant functionals need an R-hat of at most REFERENCE_RHAT, over
+    several chains, and a bulk ESS of REFERENCE_ESS (Vehtari et al. 2021).
+    """
+    missing = ["there is a single chain"] if diagnostics["chains"] < 2 else []
+    if not diagnostics["groups"].get("invariants"):
+        missing.append("functionals of the weights were not recorded")
+    return missing + [
+        describe_group(name, group)
+        for name, group in diagnostics["groups"].items()
+        if group
+        and name not in FOLLOW_LABELS
+        and not (
+            (group["largest_rhat"] or math.inf) <= REFERENCE_RHAT
+            and group["smallest_ess_bulk"] >= REFERENCE_ESS
+        )
     ]
 
 
@@ -45,13 +87,17 @@ def energy_balance(changes: list[float | None]) -> tuple[float, float]:
 
 
 def diagnose(draws: np.ndarray) -> dict[str, float]:
-    """Return mean, standard deviation, R-hat, bulk and tail ESS of one quantity."""
+    """Return mean, standard deviation, R-hat, bulk and tail ESS of one quantity.
+
+    The ESS of squared deviations is that of its variance.
+    """
     return {
         "mean": float(draws.mean()),
         "std": float(draws.std()),
         "rhat": rhat(draws),
         "ess_bulk": ess_bulk(draws),
         "ess_tail": ess_tail(draws),
+        "ess_squares": ess_mean(np.square(draws - draws.mean())),
     }
 
 
@@ -138,11 +184,12 @@ class Quantities:
 
     Functions: test log-likelihood, training NLL, and for some test images the sum of the
     probabilities of all wrong classes (1 − p has the same ranks as p, but keeps its digits near 0).
-    Weights: projections on random directions, of all weights and of the output layer.
+    Weights: projections on random directions, of all weights and of the output layer, which depend
+    on the order of hidden units; and functionals that do not, the invariants.
     """
 
     def __init__(self, network: Network, labels: Tensor, seed: int):
-        self._labels = labels.unsqueeze(1)
+        self._network, self._labels = network, labels.unsqueeze(1)
         self._images = torch.linspace(0, len(labels) - 1, NUM_IMAGES).long().to(labels.device)
         output_layer = sum(slot.size for slot in network.slots[-2:])
         sizes = {"weights": network.num_weights, "output_layer": output_layer}
@@ -156,6 +203,7 @@ class Quantities:
         self.names = ["test_log_likelihood", "train_nll", "mean_squared_weight"]
         self.names += [f"probability/{i}" for i in self._images.tolist()]
         self.names += [f"{name}/{i}" for name in sizes for i in range(NUM_PROJECTIONS)]
+        self.names += [f"invariants/{name}" for name in functional_names(network)]
 
     def measure(self, weights: Tensor, test_probabilities: Tensor, train_nll: float) -> Tensor:
         """Return the numbers named `names`, in float64."""
@@ -172,7 +220,26 @@ class Quantities:
             (directions @ weights[-directions.shape[1] :]).double()
             for directions in self._directions.values()
         ]
-        return torch.cat([torch.stack(scalars), wrong, *projections]).cpu()
+        invariants = functionals(self._network, weights)
+        return torch.cat([torch.stack(scalars), wrong, *projections, invariants]).cpu()
+
+    def complete(self, path: Path, samples: Path) -> None:
+        """Add the invariants to quantities that an earlier version stored without, if it did.
+
+        Rows that are still to be filled are 0 in both files, and stay so.
+        """
+        stored = np.load(path, mmap_mode="r")
+        count = len(self.names) - len(functional_names(self._network))
+        if stored.shape[1] != count:
+            return
+        weights = np.load(samples, mmap_mode="r")
+        whole = np.zeros((len(stored), len(self.names)))
+        whole[:, :count] = stored
+        for row, numbers in enumerate(weights):
+            if numbers.any():
+                sample = torch.from_numpy(numbers.astype(np.float32))
+                whole[row, count:] = functionals(self._network, sample).numpy()
+        write_atomically(path, lambda file: np.save(file, whole))
 
 
 def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
@@ -199,6 +266,7 @@ def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:
 def _summary(members: list[dict], hours: float) -> dict:
     columns = {key: np.array([numbers[key] for numbers in members]) for key in members[0]}
     columns = {key: values[~np.isnan(values)] for key, values in columns.items()}
+    squares = columns.pop("ess_squares")  # none of quantities that have two values
     if not all(len(values) for values in columns.values()):
         return {}
     median = float(np.median(columns["ess_bulk"]))
@@ -207,5 +275,7 @@ def _summary(members: list[dict], hours: float) -> dict:
         "smallest_ess_bulk": float(columns["ess_bulk"].min()),
         "median_ess_bulk": median,
         "smallest_ess_tail": float(columns["ess_tail"].min()),
+        "smallest_ess_squares": float(squares.min()) if len(squares) else math.nan,
+        "median_ess_squares": float(np.median(squares)) if len(squares) else math.nan,
         "median_ess_bulk_per_hour": median / hours,
     }

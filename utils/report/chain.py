@@ -1,6 +1,12 @@
 """Diagnostics of a Markov chain, as the report shows them."""
 
-from utils.evaluation.diagnostics import MAX_RHAT, energy_balance, slow_groups
+from utils.evaluation.diagnostics import (
+    FOLLOW_LABELS,
+    LABELS_REMARK,
+    MAX_RHAT,
+    energy_balance,
+    slow_groups,
+)
 from utils.report.results import DAMAGED, Missing, RunResult
 from utils.report.tables import Table, number
 from utils.runs.progress import duration
@@ -12,6 +18,7 @@ NAMES = {
     "probability": "probabilities of some test images",
     "weights": "random projections of all weights",
     "output_layer": "random projections of the output layer's weights",
+    "invariants": "functionals of the weights without labels of units",
 }
 
 
@@ -19,10 +26,12 @@ def chain_tables(run: RunResult) -> list[Table | str]:
     """Return how the chain ran, and R-hat and ESS of each group of quantities."""
     found = run.json("diagnostics.json")
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
-            "median bulk ESS", "median bulk ESS per hour"]  # fmt: skip
+            "smallest ESS of squared deviations", "median bulk ESS",
+            "median bulk ESS per hour"]  # fmt: skip
     parts = (
         "smallest_ess_bulk",
         "smallest_ess_tail",
+        "smallest_ess_squares",
         "median_ess_bulk",
         "median_ess_bulk_per_hour",
     )
@@ -30,7 +39,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         [
             NAMES.get(name, name.replace("_", " ")),
             number(group["largest_rhat"], 3) if group["largest_rhat"] else "infinite",
-            *(number(group[part], 0) for part in parts),
+            *(number(group.get(part), 0) for part in parts),
         ]
         for name, group in found["groups"].items()
         if group
@@ -51,7 +60,8 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
          f"{number(balance, 3)} ± {number(error, 3)}"],
     ]  # fmt: skip
-    return [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
+    tables = [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
+    return [*tables, LABELS_REMARK] if found["groups"].keys() & FOLLOW_LABELS else tables
 
 
 def mixing_warning(run: RunResult) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from utils.evaluation.diagnostics import MAX_RHAT, slow_groups
+from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
 from utils.methods.hmc.adaptation import HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.record import ChainRecord, Schedule
@@ -92,12 +92,17 @@ def print_summary(
 def print_diagnostics(groups: dict) -> None:
     rows = {name: numbers for name, numbers in groups.items() if numbers}
     if rows:
-        print(f"{'':20} largest R-hat   smallest ESS (bulk, tail)   median bulk ESS per hour")
+        print(
+            f"{'':20} largest R-hat   smallest ESS (bulk, tail, squares)   median bulk ESS per hour"
+        )
     for name, numbers in rows.items():
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "
-            f"{numbers['smallest_ess_tail']:7.0f}   {numbers['median_ess_bulk_per_hour']:24.0f}"
+            f"{numbers['smallest_ess_tail']:7.0f} {numbers['smallest_ess_squares']:8.0f}   "
+            f"{numbers['median_ess_bulk_per_hour']:24.0f}"
         )
+    if rows.keys() & FOLLOW_LABELS:
+        print(LABELS_REMARK)
 
 
 def warnings(

@@ -200,6 +200,8 @@ class ChainRecord:
             [make_room(run.path(name), self._begun, rows, self._schedule.num_chains)
              for name in CHAIN_ARRAYS]
         )  # fmt: skip
+        if resumed and all(run.path(name).exists() for name in CHAIN_ARRAYS):
+            self._quantities.complete(run.path("quantities.npy"), run.path("samples.npy"))
         self._samples = ArrayFile(
             run.path("samples.npy"), (rows, self._network.num_weights), resumed=resumed
         )
