@@ -10,8 +10,8 @@ this does not apply. After every epoch the share, the mass and the minimum mass 
 SGD cell is also trained with an intervention: after every epoch all networks are scaled to their
 minimum mass. Their accuracy, calibration and loss barriers are then compared.
 
-    python symmetry_balance.py                         an MLP, OptuNet and LeNet on MNIST, 3 hours
-    python symmetry_balance.py --config_name laptop    the same on 10,000 images, 20 minutes
+    python symmetry_balance.py                         an MLP, OptuNet and LeNet on MNIST, 35 minutes
+    python symmetry_balance.py --config_name laptop    the same on 6,000 images, 8 minutes
     python symmetry_balance.py --config_name quick     MLPs, seconds
 
 A stopped run goes on with the next cell. Leaves in its run directory cells.jsonl (a record for each

@@ -44,7 +44,7 @@ SYMMETRY_STEPS = (
     ),
     Step(
         "symmetry_balance", "symmetry_balance",
-        plans(Plan("quick", 15), Plan("laptop", 10 * MINUTE), Plan("paper", 3 * HOUR)),
+        plans(Plan("quick", 15), Plan("laptop", 10 * MINUTE), Plan("paper", 40 * MINUTE)),
     ),
     Step("symmetry_order", "symmetry_order", plans(Plan("quick", 5), Plan("paper", 5 * MINUTE))),
     SHARED["HMC"],
