@@ -10,8 +10,8 @@ this does not apply. After every epoch the share, the mass and the minimum mass 
 SGD cell is also trained with an intervention: after every epoch all networks are scaled to their
 minimum mass. Their accuracy, calibration and loss barriers are then compared.
 
-    python symmetry_balance.py                         an MLP, OptuNet and LeNet on MNIST, 35 minutes
-    python symmetry_balance.py --config_name laptop    the same on 6,000 images, 8 minutes
+    python symmetry_balance.py                         three networks on MNIST, 35 minutes
+    python symmetry_balance.py --config_name laptop    on 6,000 images, 8 minutes
     python symmetry_balance.py --config_name quick     MLPs, seconds
 
 A stopped run goes on with the next cell. Leaves in its run directory cells.jsonl (a record for each
@@ -74,7 +74,7 @@ class BalanceConfig(Config):
     batch_size: int = option(64, "images per step", minimum=1)
     weight_decays: list[float] = option([1e-4, 1e-3], "weight decays of the grid", minimum=0)
     learning_rates: list[float] = option([0.01, 0.1], "learning rates of SGD", above=0)
-    momenta: list[float] = option([0.0, 0.9], "momenta of SGD", minimum=0)
+    momenta: list[float] = option([0.0, 0.9], "momenta of SGD", minimum=0, below=1)
     adam_rates: list[float] = option([0.001], "learning rates of Adam", above=0)
 
 

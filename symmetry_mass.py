@@ -75,13 +75,21 @@ def main(config: MassConfig) -> None:
 def find_posteriors(config: MassConfig) -> list[Path]:
     if config.posterior:
         paths = [existing(config, path) for path in config.posterior]
+        ready = [path for path in paths if not is_under_way(path)]
         for path in paths:
             if list(path.glob("mode-*")) and not (path / "posterior.json").exists():
                 raise UserError(
                     f"{path} is not finished: give {path}/mode-* for the networks that are ready."
                 )
-        return paths
+        if not ready:
+            raise UserError(f"{paths[0]} has no networks yet: train.py is training them.")
+        return ready
     return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
+
+
+def is_under_way(path: Path) -> bool:
+    """Tell whether this is a group of a run's networks that is being trained."""
+    return path.match("mode-*") and not (path / "posterior.json").exists()
 
 
 def name_of(path: Path, alone: bool) -> str:

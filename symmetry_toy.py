@@ -50,7 +50,7 @@ LEARNT = 0.9  # training accuracy of a network that has learnt to tell the class
 class ToyConfig(Config):
     dataset: str = option("gaussians", "two clouds of points", choices=("gaussians",))
     num_networks: int = option(10_000, "networks", minimum=100)
-    hidden_units: int = option(2, "hidden units h of each network", minimum=2)
+    hidden_units: int = option(2, "hidden units h of each network", minimum=2, below=8)
     points_per_class: int = option(200, "training points of each class", minimum=2)
     learning_rate: float = option(2.0, "step size of SGD", above=0)
     batch_size: int = option(10, "points per step", minimum=1)

@@ -66,6 +66,7 @@ def test_the_modes_of_two_bumps():
 def test_finished_groups_of_a_run_are_one_set(script, tmp_path):
     weights = save_networks(tmp_path / "mode-000", NETWORK)
     save_networks(tmp_path / "mode-001", NETWORK, count=5)
+    (tmp_path / "mode-002").mkdir()  # is being trained
     groups = sorted(tmp_path.glob("mode-*"))
     done = script("symmetry_mass", "--config_name", "quick", "--posterior", *groups)
     assert done.returncode == 0, done.stderr
@@ -80,6 +81,13 @@ def test_a_run_under_way_is_refused_with_what_to_give_instead(script, tmp_path):
     done = script("symmetry_mass", "--posterior", tmp_path / "run")
     assert done.returncode == 2
     assert f"give {tmp_path / 'run'}/mode-*" in done.stderr
+
+
+def test_a_run_that_has_not_finished_any_group_is_refused(script, tmp_path):
+    (tmp_path / "mode-000").mkdir()
+    done = script("symmetry_mass", "--posterior", tmp_path / "mode-000")
+    assert done.returncode == 2
+    assert "has no networks yet" in done.stderr
 
 
 def test_sets_of_different_networks_are_refused(script, tmp_path):
