@@ -53,8 +53,21 @@ def test_a_finished_run_has_all_its_files(config):
     assert records(run) == [{"epoch": 1, "loss": 0.5}]
     assert json.loads(run.path("summary.json").read_text()) == {"accuracy": 0.9}
     meta = json.loads(run.path("meta.json").read_text())
-    assert {"sessions", "seconds", "peak_memory", "matmul"} <= set(meta)
+    assert {"sessions", "seconds", "core_seconds", "peak_memory", "matmul"} <= set(meta)
     assert {"command", "git_commit", "versions", "host", "threads"} <= set(meta["sessions"][0])
+
+
+def test_core_seconds_are_those_of_all_sessions_ranks_and_parts(config, monkeypatch):
+    clock = iter([100.0, 103.0, 7.0, 7.0, 9.0])  # begun, written; begun, written, finished
+    monkeypatch.setattr("utils.runs.run.time.process_time", lambda: next(clock))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = open_run(config, "toy", CPU)
+    assert PastRun(run.directory).core_seconds == 2 * 3
+    run._lock.close()
+    run = open_run(replace(config, resume=True), "toy", CPU)
+    run.record_parts(core_seconds=40.0)
+    run.finish({})
+    assert PastRun(run.directory).core_seconds == 2 * (3 + 2) + 40
 
 
 def test_names_of_run_and_batch_are_in_the_path(config):

@@ -71,6 +71,8 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     else:
         for group in waiting:
             group.save(train_group(method, problem, run, group.modes, saved))
+    records = [read_mapping(group.place / RECORD) for group in groups]
+    run.record_parts(sum(record.get("core_seconds", 0) for record in records))
     mixture = Mixture([open_posterior(group.place, fewest=0) for group in groups])
     mixture.save_kind(run.directory)
     return mixture

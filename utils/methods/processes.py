@@ -136,13 +136,18 @@ def train_apart(group: ModeGroup) -> dict | None:
             return None
         for leftover in group.place.glob(".*.tmp"):  # of a process killed while writing
             leftover.unlink()
-        start, newest = time.monotonic(), {}
+        start, spent, newest = time.monotonic(), time.process_time(), {}
         state = method.init(problem, config, group.modes)
         while state.epoch < config.num_epochs:
             state, records = method.step(problem, state, config)
             newest = {name: value for record in records for name, value in record.items()}
-        seconds = round(time.monotonic() - start, 1)
+        posterior = method.posterior(problem, state, config)
         number = int(group.place.name.rpartition("-")[2])
-        record = {"group": number, **newest, "seconds": seconds, "host": platform.node()}
-        group.save(method.posterior(problem, state, config), record)
+        record = {
+            "group": number, **newest,
+            "seconds": round(time.monotonic() - start, 1),
+            "core_seconds": round(time.process_time() - spent, 1),
+            "host": platform.node(),
+        }  # fmt: skip
+        group.save(posterior, record)
     return record

@@ -67,6 +67,13 @@ class PastRun:
         """The content of network.json."""
         return read_mapping(self.directory / "network.json") or self.meta.get("network", {})
 
+    @property
+    def core_seconds(self) -> float | None:
+        """The seconds that all processors together have spent; None if it was not recorded."""
+        if "core_seconds" not in self.meta:
+            return None
+        return self.meta["core_seconds"] + self.meta.get("core_seconds_of_parts", 0)
+
     def matches(self, other: "PastRun") -> bool:
         """Return whether both have the same network and training images, as far as known."""
         pairs = ((self.network, other.network), (self.data, other.data))

@@ -3,8 +3,8 @@
 `open_run` makes `<out_dir>/<batch>/<kind>-<dataset>-<config_name>[-<run_name>]/` with
 
     config.yaml      the resolved config
-    meta.json        kind, network, data, inputs (the runs it is made of), total seconds; for each
-                     session: command, commit, versions, machine
+    meta.json        kind, network, data, inputs (the runs it is made of), total seconds, and those
+                     of all processors together; for each session: command, commit, versions, machine
     metrics.jsonl    one JSON record per measurement
     checkpoint.npz   everything needed to continue; of a finished run only if it can be extended
     summary.json     the final numbers
@@ -161,6 +161,8 @@ class Run(Stoppable):
             leftover.unlink()
         begun = bool(self.meta)
         self._started, self._seconds_before = time.monotonic(), self.meta.get("seconds", 0)
+        self._core_started = time.process_time()
+        self._core_seconds_before = self.meta.get("core_seconds", 0)
         self.meta = {
             "kind": self.kind,
             "network": {},
@@ -259,6 +261,10 @@ class Run(Stoppable):
         print(f"Resuming {self.directory} after {done}")
         return counters, arrays
 
+    def record_parts(self, core_seconds: float) -> None:
+        """Record what processes have spent that made parts of the run, in all sessions."""
+        self.meta["core_seconds_of_parts"] = round(core_seconds, 1)
+
     # -- finishing
 
     def finish(self, summary: dict, keep_checkpoint: bool = False) -> None:
@@ -278,6 +284,9 @@ class Run(Stoppable):
         elapsed = self._seconds_before + time.monotonic() - self._started
         self.meta["network"] = read_mapping(self.path("network.json"))
         self.meta["seconds"] = round(elapsed, 1)
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        busy = ranks * (time.process_time() - self._core_started)
+        self.meta["core_seconds"] = round(self._core_seconds_before + busy, 1)
         self.meta["peak_memory"] = peak_memory()
         self.save_json("meta.json", self.meta)
 
