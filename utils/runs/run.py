@@ -3,8 +3,9 @@
 `open_run` makes `<out_dir>/<batch>/<kind>-<dataset>-<config_name>[-<run_name>]/` with
 
     config.yaml      the resolved config
-    meta.json        kind, network, data, inputs (the runs it is made of), total seconds, and those
-                     of all processors together; for each session: command, commit, versions, machine
+    meta.json        kind, network, data, inputs (the runs it is made of), total seconds, and
+                     core_seconds of all processes; for each session: command, commit, versions,
+                     machine
     metrics.jsonl    one JSON record per measurement
     checkpoint.npz   everything needed to continue; of a finished run only if it can be extended
     summary.json     the final numbers
