@@ -125,6 +125,12 @@ def test_any_number_of_processes_leaves_the_same_bytes(script, tmp_path):
     assert len({tuple(w[:9].tolist()) for w in draws}) == 5
     members = [dict(np.load(path)) for path in sorted(two.glob("mode-*/members.npz"))]
     assert np.concatenate([each["modes"] for each in members]).tolist() == [0, 1, 2, 3, 4]
+    meta, records = (
+        [json.loads(path.read_text()) for path in two.glob(name)]
+        for name in ("meta.json", "mode-*/record.json")
+    )
+    spent = sum(record["core_seconds"] for record in records)
+    assert meta[0]["core_seconds_of_parts"] == pytest.approx(spent)
 
 
 def test_killed_it_loses_only_the_networks_under_way(script, started_script, made_alone, tmp_path):
