@@ -19,6 +19,7 @@ from utils.networks.layers import (
     shifted_kernels,
 )
 from utils.networks.network import NONE, Group, Slot, lay_out
+from utils.networks.optunet_passes import OptuNetPasses
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,9 @@ class OptuNet(ConvNetwork):
         )  # fmt: skip
         head = linear("fc", self.num_classes, (BLOCKS, CHANNELS), None, ("g", "c2"))
         return lay_out(first, second, *head)
+
+    def data_passes(self, images: Tensor) -> OptuNetPasses:
+        return OptuNetPasses(self, images, POOL)
 
     def forward(self, tensors, images, statistics=None):
         stack = {name: tensor[None] for name, tensor in tensors.items()}
