@@ -1,16 +1,18 @@
-"""Run the experiments of a paper in order, and write a report with the published numbers.
+"""Run the experiments of both papers in order, and write a report with the published numbers.
 
     python reproduce.py                      the quick preset: smaller, the same in kind; minutes
-    python reproduce.py --preset laptop      the paper's network, data and posterior; hours
-    python reproduce.py --preset paper       exactly the paper's settings: days
-    python reproduce.py --paper symmetry     Laurent, Aldea and Franchi (2024) in place of "compact"
-    python reproduce.py --only figure3       one artefact, with the runs it needs
+    python reproduce.py --preset laptop      the papers' networks, data and posteriors; a night
+    python reproduce.py --preset paper       exactly the papers' settings: days
+    python reproduce.py --paper symmetry     one paper
+    python reproduce.py --only figure5       one artefact, with the runs it needs
+    python reproduce.py --paper symmetry --only table1    for names that both papers have
     python reproduce.py --only report        the report again, from the runs that exist
 
 Runs are kept in <out_dir>/<preset>/, where papers share them. Finished runs are not repeated,
-interrupted ones are resumed, and a script that fails stops only those that need its run. The report
-goes to <out_dir>/<preset>/report/ (report.html, numbers.json and figures/), or with --results_dir
-to <results_dir>/<preset>/. Names of other papers and data sets are added to that directory's name.
+interrupted ones are resumed, and a script that fails stops only those that need its run. One report
+shows all papers that have runs: <out_dir>/<preset>/report/ has report.html, numbers.json and
+figures/, or with --results_dir <results_dir>/<preset>/. Data sets other than MNIST are added to the
+directory's name.
 """
 
 import argparse
@@ -20,11 +22,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from papers import PAPERS
+from papers.conclusions import CONCLUSIONS
 from utils.data.sources import SOURCES
 from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
@@ -40,7 +44,6 @@ STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
 # TinyImageNet comes as a folder, whose files are not listed; others have test images only.
 TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
-DEFAULT_PAPER = PAPERS[0].name
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
 PRESETS = tuple(dict.fromkeys(preset for step in STEPS for preset in step.plans))
 
@@ -57,6 +60,10 @@ class Task:
     @property
     def run(self) -> RunResult:
         return self.results.runs[self.step.kind]
+
+    @property
+    def title(self) -> str:
+        return " ".join([self.step.script, *self.step.arguments[:2]])
 
     @property
     def inputs(self) -> list[RunResult]:
@@ -83,23 +90,23 @@ def command(*more: str) -> str:
 
 
 def reproduce(options: argparse.Namespace) -> None:
-    chosen = [paper for paper in PAPERS if paper.name in options.paper]
-    check_artefacts(chosen, options)
-    papers = [(paper, find_results(paper, options)) for paper in chosen]
+    wanted = wanted_steps(options)
+    papers = [(paper, find_results(paper, options)) for paper in PAPERS]
     check_places(options)
     if options.only == ["report"] and not any(results.begun() for _, results in papers):
         raise UserError(
             f"There are no runs to report in {Path(options.out_dir) / options.preset}: make them "
             "by leaving --only out, or give the --out_dir that they are in."
         )
-    tasks = plan_tasks(papers, options)
+    tasks = plan_tasks(papers, wanted, options)
     announce(tasks, check_to_do(tasks, options), options)
     failed = run_all(tasks, options)
-    begun = [(paper, results) for paper, results in papers if results.begun()] or papers
-    print_findings(begun)
-    print(f"\nThe report: {write_report(begun, report_directory(options))}")
+    reported = papers_with_runs(papers, options)
+    print_findings(reported)
+    report = write_report(reported, report_directory(options), CONCLUSIONS)
+    print(f"\nThe report: {report}")
     if failed:
-        names = ", ".join(task.step.script for task in failed)
+        names = ", ".join(task.title for task in failed)
         raise UserError(f"failed, see above: {names}. The same command tries again.")
 
 
@@ -107,16 +114,17 @@ def read_options() -> argparse.Namespace:
     parser = Parser(prog="reproduce.py", description=__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
     parser.add_argument(
-        "--paper", nargs="+", choices=[paper.name for paper in PAPERS], default=[DEFAULT_PAPER],
-        metavar="PAPER", help=f"{', '.join(p.name for p in PAPERS)} (default: {DEFAULT_PAPER})",
+        "--paper", nargs="+", choices=[paper.name for paper in PAPERS], metavar="PAPER",
+        help=f"{', '.join(p.name for p in PAPERS)} (default: all)",
     )  # fmt: skip
     listed = "; ".join(f"{paper.name}: {', '.join(artefacts_of([paper]))}" for paper in PAPERS)
     parser.add_argument(
         "--only", nargs="+", metavar="ARTEFACT",
-        help=f"only these, with what they need. {listed}",
+        help="only these, with what they need; of names that several papers have, without --paper "
+        f"the first paper's. {listed}",
     )  # fmt: skip
     parser.add_argument(
-        "--dataset", choices=TRAINABLE, default="MNIST", help="default: MNIST, as in the paper"
+        "--dataset", choices=TRAINABLE, default="MNIST", help="default: MNIST, as in the papers"
     )
     parser.add_argument(
         "--out_dir", default="runs", metavar="DIR", help="where runs are kept (default: runs)"
@@ -147,14 +155,23 @@ def artefacts_of(papers: Iterable[Paper]) -> list[str]:
     return list(dict.fromkeys([*names, "report", *kinds]))
 
 
-def check_artefacts(papers: list[Paper], options: argparse.Namespace) -> None:
-    known = artefacts_of(papers)
-    for name in options.only or ():
+def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
+    """Return the steps to run, by paper."""
+    chosen = [paper for paper in PAPERS if not options.paper or paper.name in options.paper]
+    if options.only is None:
+        return {paper.name: list(paper.steps) for paper in chosen}
+    known = artefacts_of(chosen)
+    named: dict[str, list[str]] = {paper.name: [] for paper in chosen}
+    for name in options.only:
         if name not in known:
             raise UserError(
-                f"--paper {' '.join(options.paper)} has no artefact {name!r}: choose from "
-                f"{', '.join(known)}, or give another --paper."
+                f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'} no artefact "
+                f"{name!r}: choose from {', '.join(known)}, or give another --paper."
             )
+        owners = [paper.name for paper in chosen if name in artefacts_of([paper])]
+        for owner in owners if options.paper else owners[:1]:
+            named[owner].append(name)
+    return {paper.name: steps_for(paper, named[paper.name]) for paper in chosen}
 
 
 def find_results(paper: Paper, options: argparse.Namespace) -> Results:
@@ -186,19 +203,32 @@ def check_places(options: argparse.Namespace) -> None:
 
 
 def report_directory(options: argparse.Namespace) -> Path:
-    names = [] if options.paper == [DEFAULT_PAPER] else options.paper
-    names = [*names, *([] if options.dataset == "MNIST" else [options.dataset])]
-    suffix = "".join(f"-{name}" for name in names)
+    suffix = "" if options.dataset == "MNIST" else f"-{options.dataset}"
     if options.results_dir:
         return Path(options.results_dir) / f"{options.preset}{suffix}"
     return Path(options.out_dir) / options.preset / f"report{suffix}"
 
 
-def plan_tasks(papers: list[tuple[Paper, Results]], options: argparse.Namespace) -> list[Task]:
+def papers_with_runs(
+    papers: list[tuple[Paper, Results]], options: argparse.Namespace
+) -> list[tuple[Paper, Results]]:
+    """Return the papers that were asked for or have runs that no other paper has."""
+    uses = Counter(run.directory for _, results in papers for run in results.runs.values())
+    return [
+        (paper, results)
+        for paper, results in papers
+        if paper.name in (options.paper or ())
+        or any(uses[run.directory] == 1 for run in results.begun())
+    ] or papers[:1]
+
+
+def plan_tasks(
+    papers: list[tuple[Paper, Results]], wanted: dict[str, list[Step]], options: argparse.Namespace
+) -> list[Task]:
     """Return the tasks of all papers in order; a run that two papers share is made once."""
     tasks: dict[Path, Task] = {}
     for paper, results in papers:
-        for step in steps_for(paper, options.only):
+        for step in wanted.get(paper.name, ()):
             if options.preset in step.plans:
                 arguments = arguments_of(step, results, options)
                 task = Task(step, results, config_of(step, arguments), arguments)
@@ -206,10 +236,8 @@ def plan_tasks(papers: list[tuple[Paper, Results]], options: argparse.Namespace)
     return list(tasks.values())
 
 
-def steps_for(paper: Paper, artefacts: Iterable[str] | None) -> list[Step]:
-    """Return the steps that make the artefacts, with all they need, in order; None means all."""
-    if artefacts is None:
-        return list(paper.steps)
+def steps_for(paper: Paper, artefacts: Iterable[str]) -> list[Step]:
+    """Return the steps that make the artefacts, with all they need, in order."""
     known = {step.kind: (step.kind,) for step in paper.steps} | paper.artefacts
     wanted = {kind for name in artefacts for kind in known.get(name, ())}
     for step in reversed(paper.steps):  # a step needs only earlier ones
@@ -287,7 +315,7 @@ def announce(tasks: list[Task], todo: dict[Path, str], options: argparse.Namespa
         state = "begun" if task.run.begun else ""
         state = state if directory in todo else "finished"
         state = f"again: {todo[directory]}" if todo.get(directory) else state
-        print(f"{task.step.script:34} {duration(left[directory]):>12}  {state}".rstrip())
+        print(f"{task.title:34} {duration(left[directory]):>12}  {state}".rstrip())
     print(f"{'in total about':34} {duration(sum(left.values())):>12}")
     if todo and (len(todo) == len(tasks) or options.dataset != "MNIST"):
         print("The times are for MNIST on two idle cores of a Zen 5; others may take much longer.")
@@ -313,7 +341,7 @@ def run_all(tasks: list[Task], options: argparse.Namespace) -> list[Task]:
     """Run what is not finished; return the tasks that failed or lacked an input."""
     failed: list[Task] = []
     for number, task in enumerate(tasks):
-        title = f"[{number + 1} of {len(tasks)}] {task.step.script}"
+        title = f"[{number + 1} of {len(tasks)}] {task.title}"
         todo = check_to_do(tasks, options)  # runs made just now count
         if task.run.directory not in todo:
             print(f"{title}: finished before")

@@ -1,10 +1,11 @@
 """The papers that this repository reproduces, one folder each.
 
 A folder defines a `Paper` (utils/report/paper.py); reproduce.py and the report take what is listed
-here. The first is reproduce.py's default.
+here.
 
-    compact     Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
-    symmetry    Laurent, Aldea and Franchi (2024): posteriors and their symmetries
+    compact        Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
+    symmetry       Laurent, Aldea and Franchi (2024): posteriors and their symmetries
+    conclusions    what both say together
 """
 
 from papers.compact.paper import PAPER as COMPACT

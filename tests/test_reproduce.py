@@ -85,9 +85,16 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch):
+    """Let one paper's scripts be called."""
     made = Calls()
     made.stand_in(monkeypatch)
+    monkeypatch.setattr(reproduce, "PAPERS", (COMPACT,))
     return made
+
+
+@pytest.fixture
+def both(calls, monkeypatch):
+    monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, SYMMETRY))
 
 
 @pytest.fixture
@@ -248,7 +255,7 @@ def test_other_data_have_a_report_of_their_own(calls, call, tmp_path, capsys):
     assert (tmp_path / "runs/quick/report-FashionMNIST/report.html").exists()
 
 
-def test_papers_share_runs(calls, call, monkeypatch, tmp_path, capsys):
+def test_papers_share_runs_and_a_report(calls, call, monkeypatch, tmp_path, capsys):
     """A second paper is one more entry of PAPERS; what both need is run once."""
     second = dataclasses.replace(
         COMPACT, name="second", heading="Second", steps=(step_of("VI"),),
@@ -258,14 +265,29 @@ def test_papers_share_runs(calls, call, monkeypatch, tmp_path, capsys):
     call("--paper", "compact", "second", "--only", "VI", "ensemble")
     assert scripts(calls) == ["MNIST_Ensemble", "MNIST_VI"]
     assert "[2 of 2] MNIST_VI" in capsys.readouterr().out
-    report = tmp_path / "runs/quick/report-compact-second/report.html"
-    assert "<h1>Second: " in report.read_text()
+    report = (tmp_path / "runs/quick/report/report.html").read_text()
+    assert ">Compact posterior of a Bayesian neural network: " in report
+    assert ">Second: " in report
 
 
-def test_another_paper_has_its_own_steps_and_report(calls, call, tmp_path, capsys):
+def test_a_report_shows_papers_that_have_runs_of_their_own(calls, both, call, tmp_path):
+    report = tmp_path / "runs/quick/report/report.html"
+
+    def shown() -> list[str]:
+        return re.findall(r"<h1 id=(\w+)-top>", report.read_text())
+
+    call("--only", "HMC")  # which both need
+    assert shown() == ["compact"]
+    call("--paper", "symmetry", "--only", "figure1")
+    assert shown() == ["symmetry"]
+    call("--only", "figure2")  # the first paper's, as both have one
+    assert shown() == ["compact", "symmetry"]
+    assert scripts(calls) == ["MNIST_HMC", "symmetry_toy", "MNIST_net_matching"]
+
+
+def test_all_papers_are_run(calls, both, call, tmp_path, capsys):
     call("--only", "table1")
     made_before = len(calls.made)
-    capsys.readouterr()
     call("--paper", "symmetry", "--dataset", "FashionMNIST")
     assert scripts(calls)[made_before:] == [step.script for step in SYMMETRY.steps]
     arguments = {script: " ".join(words) for script, *words in calls.made[made_before:]}
@@ -274,21 +296,24 @@ def test_another_paper_has_its_own_steps_and_report(calls, call, tmp_path, capsy
     batch = tmp_path / "runs" / "quick"
     networks, chain = batch / "sgd-FashionMNIST-networks_quick", batch / "HMC-FashionMNIST-quick"
     assert arguments["symmetry_marginals"].endswith(f"--posteriors sgd={networks} HMC={chain}")
-    assert (batch / "report-symmetry-FashionMNIST" / "report.html").exists()
-    call("--paper", "symmetry", "--results_dir", str(tmp_path / "results"))
-    assert (tmp_path / "results" / "quick-symmetry" / "report.html").exists()
+    assert (batch / "report-FashionMNIST" / "report.html").exists()
+    call("--results_dir", str(tmp_path / "results"))
+    assert (tmp_path / "results" / "quick" / "report.html").exists()
     assert scripts(calls).count("symmetry_toy") == 1  # it has data of its own
-    assert scripts(calls).count("MNIST_Ensemble") == 2  # MNIST's is that of the first paper
+    assert scripts(calls).count("MNIST_Ensemble") == 2  # of two data sets, for both papers
     capsys.readouterr()
-    call("--paper", "symmetry")
-    assert capsys.readouterr().out.count("finished before") == len(SYMMETRY.steps)
+    call()
+    finished = len(COMPACT.steps) + len(SYMMETRY.steps) - 2  # which both papers have
+    assert capsys.readouterr().out.count("finished before") == finished
+    numbers = json.loads((tmp_path / "results/quick/numbers.json").read_text())
+    assert len(numbers["runs"]) == finished  # also where papers have runs of one kind
 
 
-def test_unknown_papers_and_artefacts_are_refused(calls, refused, options):
+def test_unknown_papers_and_artefacts_are_refused(calls, both, refused, options):
     with pytest.raises(UserError, match="choose from 'compact', 'symmetry'"):
         options("--paper", "third")
-    assert "has no artefact 'section5.2': choose from table1, " in refused("--only", "section5.2")
-    assert "--paper symmetry has no artefact" in refused("--paper", "symmetry", "--only", "figure5")
+    assert "have no artefact 'figure9': choose from table1, " in refused("--only", "figure9")
+    assert "symmetry has no artefact" in refused("--paper", "symmetry", "--only", "figure5")
     assert calls.made == []
 
 

@@ -58,6 +58,13 @@ def rebasin_gives_meaning(results: Results) -> Finding:
     source="Table 1",
     criterion="holds if both differences exceed 3 standard errors; in part if one does",
     kinds=("eval",),
+    in_short={
+        HOLDS: "Draws of q_r predict worse than the posterior's samples, and worse than the one "
+        "network at its mean",
+        PARTLY: "Draws of q_r do not predict as well as both the posterior's samples and the one "
+        "network at its mean",
+        FAILS: "Draws of q_r predict as well as the posterior's samples",
+    },
 )
 def rebased_is_not_the_posterior(results: Results) -> Finding:
     samples, samples_error = _cell(results, "hmc_sample", "sample_accuracy")
@@ -72,6 +79,8 @@ def rebased_is_not_the_posterior(results: Results) -> Finding:
         + _in_paper(results, "sample_accuracy", "hmc_sample", "hmc_rebased")
         + f" The one network at μ_r: {_percent(mean, mean_error)}"
         + _in_paper(results, "mean_accuracy", "hmc_rebased"),
+        f"samples are {100 * samples:.1f} % accurate, draws {100 * draws:.1f} %, the mean network "
+        f"{100 * mean:.1f} %",
     )
 
 
@@ -101,6 +110,11 @@ def ensemble_survives(results: Results) -> Finding:
     source="Table 1",
     criterion="holds if both agree with HMC on at least 0.98 of the images; in part from 0.95",
     kinds=("eval", "HMC", "ensemble", "VI"),
+    in_short={
+        HOLDS: "Ensemble and VI predict almost as HMC does",
+        PARTLY: "Ensemble and VI predict similarly to HMC, but not the same",
+        FAILS: "Ensemble or VI predict differently from HMC",
+    },
 )
 def methods_predict_alike(results: Results) -> Finding:
     runs = [results.runs[kind] for kind in ("HMC", "ensemble", "VI")]
@@ -114,6 +128,7 @@ def methods_predict_alike(results: Results) -> Finding:
         f"The ensemble agrees with HMC's prediction on {ensemble:.4f} ± {error:.4f} of the test "
         f"images, VI on {vi:.4f} ± {vi_error:.4f}"
         + _in_paper(results, "agreement", "ensemble_sample", "vi"),
+        f"they give HMC's label to {100 * ensemble:.1f} % and {100 * vi:.1f} % of the test images",
     )
 
 
@@ -252,6 +267,14 @@ def transpositions_are_monotone(results: Results) -> Finding:
     "permutations; in part from 2 %",
     kinds=("eval", "net_matching"),
     ours=True,
+    in_short={
+        HOLDS: "The number of transpositions tells how closely networks are related, even if they "
+        "were trained or sampled independently",
+        PARTLY: "The number of transpositions tells little about networks that were trained or "
+        "sampled independently",
+        FAILS: "The number of transpositions tells nothing about networks that were trained or "
+        "sampled independently",
+    },
 )
 def transpositions_inform(results: Results) -> Finding:
     diagnostics = results.json("eval", "diagnostics.json")
@@ -275,6 +298,8 @@ def transpositions_inform(results: Results) -> Finding:
         "NoT of HMC samples in the second half of the chain to its first sample: "
         f"{late:.1f} on average, of random permutations {counts['random']:.1f}; of two "
         f"independently trained networks: {trained}, at random {expected:.1f} ± {deviation:.1f}.",
+        f"{late:.0f} between samples of a chain and {trained} between two trained networks, where "
+        f"chance has {counts['random']:.0f} and {expected:.0f}",
     )
 
 

@@ -167,6 +167,11 @@ def order_settles(results: Results) -> Finding:
     "than with them, by one of both normal forms, by 3 standard errors; in part if for one",
     kinds=("symmetry_compact",),
     ours=True,
+    in_short={
+        HOLDS: "A Gaussian per weight describes networks better without scales",
+        PARTLY: "A Gaussian per weight describes some networks better without scales",
+        FAILS: "A Gaussian per weight describes networks no better without scales",
+    },
 )
 def scales_matter(results: Results) -> Finding:
     better, gains = [], []
@@ -182,6 +187,7 @@ def scales_matter(results: Results) -> Finding:
     return Finding(
         HOLDS if all(better) else PARTLY if any(better) else FAILS,
         f"Agreement of q_r's draws with the networks: {'; '.join(gains)}.",
+        f"by agreement of its draws, {'; '.join(gains)}",
     )
 
 

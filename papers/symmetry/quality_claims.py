@@ -95,6 +95,11 @@ def _gain(one: dict, several: dict, score: str) -> tuple[float, float]:
     f"better by {CLEAR} standard errors in 80 % of the cases and worse in none; in part if better "
     "in more cases than worse",
     kinds=("symmetry_table",),
+    in_short={
+        HOLDS: "Whatever the method, several modes are better than one",
+        PARTLY: "Several modes are better than one more often than not",
+        FAILS: "Several modes are no better than one",
+    },
 )
 def several_modes_are_better(results: Results) -> Finding:
     pairs = _pairs(results.json("symmetry_table", "table.json"))
@@ -118,6 +123,7 @@ def several_modes_are_better(results: Results) -> Finding:
         HOLDS if holds else PARTLY if better > worse else FAILS,
         f"Clearly better in {better} of {cases} cases, clearly worse in {worse}. "
         f"{'. '.join(details)}.",
+        f"of {cases} scores of {len(pairs)} methods {better} are clearly better and {worse} worse",
     )
 
 
@@ -188,6 +194,11 @@ def no_correlation(results: Results) -> Finding:
     "total variation to the networks is that by total variation to HMC (Kendall's τ at least 0.7)",
     kinds=("symmetry_table",),
     ours=True,
+    in_short={
+        HOLDS: "Independent networks are as good a reference as HMC",
+        PARTLY: "Independent networks differ from HMC, but rank other posteriors as HMC does",
+        FAILS: "Independent networks are no substitute for HMC as a reference",
+    },
 )
 def networks_stand_in(results: Results) -> Finding:
     rows = results.json("symmetry_table", "table.json")
@@ -207,6 +218,7 @@ def networks_stand_in(results: Results) -> Finding:
         HOLDS if all(inside) else PARTLY if tau >= 0.7 else FAILS,
         f"MMD² of the networks' predictions to HMC's: {', '.join(details)}. τ = {tau:.2f} over "
         f"{len(others)} rows.",
+        f"MMD² of predictions is {', '.join(details)}; τ = {tau:.2f} over {len(others)} rows",
     )
 
 

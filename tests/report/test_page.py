@@ -12,6 +12,7 @@ from utils.report.figures import panels
 from utils.report.page import write_report
 from utils.report.paper import (
     HOLDS,
+    Conclusion,
     Finding,
     Paper,
     Plan,
@@ -113,16 +114,16 @@ def results(tmp_path) -> Results:
 def write(results, tmp_path):
     """Write the report and return its page."""
 
-    def write(*papers: Paper) -> str:
+    def write(*papers: Paper, conclusions=()) -> str:
         pairs = [(paper, results) for paper in papers or (PAPER,)]
-        return write_report(pairs, tmp_path / "report").read_text()
+        return write_report(pairs, tmp_path / "report", conclusions).read_text()
 
     return write
 
 
 def test_everything_of_a_paper_is_in_the_report(run, write, tmp_path):
     page = write()
-    assert "<h1>Ages of people: quick preset, MNIST</h1>" in page
+    assert "<h1 id=ages-top>Ages of people: quick preset, MNIST</h1>" in page
     for text in ("On Ages", "Somebody, 1999", "<dt>Age</dt>", "Ages change.", "All of them."):
         assert text in page
     assert "Ages are whole: 37 years." in page
@@ -152,8 +153,17 @@ def test_the_numbers_are_for_programs_to_read(run, write, tmp_path):
 
 
 def test_papers_share_a_report_and_their_runs(run, write):
-    page = write(PAPER, replace(PAPER, name="again", heading="Ages again"))
-    assert page.count("<h1>") == 2
+    question = Conclusion("How old are people?", PAPER.claims)
+    assert question.question not in write(conclusions=[question])  # nothing to draw together
+    page = write(
+        PAPER, replace(PAPER, name="again", heading="Ages again"),
+        conclusions=[question, Conclusion("Nobody knows?", ())],
+    )  # fmt: skip
+    assert re.findall("<h1 id=([a-z-]+)>", page) == ["ages-top", "again-top"]
+    overview = page.split("<h1 id=ages-top>")[0]
+    assert "<h3>How old are people?</h3>" in overview
+    assert "Ages are whole: 37 years." in overview
+    assert "Nobody knows?" not in page  # as no claim answers it
     assert "id=ages-people>" in page
     assert "id=again-people>" in page
     assert page.count("<h2 id=runs>") == 1

@@ -17,7 +17,17 @@ from pathlib import Path
 from utils.report.chain import progress
 from utils.report.elements import document, escaped, folded, image, paragraph, table
 from utils.report.images import file_name, read_images, write_images
-from utils.report.paper import MARKS, UNKNOWN, Paper, RunFigure, RunTables, Section, Verdict, judge
+from utils.report.paper import (
+    MARKS,
+    UNKNOWN,
+    Conclusion,
+    Paper,
+    RunFigure,
+    RunTables,
+    Section,
+    Verdict,
+    judge,
+)
 from utils.report.results import DAMAGED, Missing, Results, RunResult, or_none, why_not
 from utils.report.tables import Table
 from utils.runs.files import save_json, write_atomically
@@ -42,7 +52,11 @@ class Entry:
         return f"{self.paper.name}-{name}"
 
 
-def write_report(papers: Sequence[tuple[Paper, Results]], directory: Path) -> Path:
+def write_report(
+    papers: Sequence[tuple[Paper, Results]],
+    directory: Path,
+    conclusions: Sequence[Conclusion] = (),
+) -> Path:
     """Write report.html, numbers.json and the figures; return the path of the first."""
     directory.mkdir(parents=True, exist_ok=True)
     entries = [
@@ -58,7 +72,7 @@ def write_report(papers: Sequence[tuple[Paper, Results]], directory: Path) -> Pa
         directory / "figures",
     )
     path = directory / "report.html"
-    write_atomically(path, lambda file: file.write(page(entries).encode()))
+    write_atomically(path, lambda file: file.write(page(entries, conclusions).encode()))
     return path
 
 
@@ -92,9 +106,11 @@ def numbers_of(entries: list[Entry]) -> dict:
     for entry in entries:
         for name, read in entry.paper.numbers.items():
             numbers[name] = or_none(partial(read, entry.results))
-    return numbers | {
-        "runs": {run.kind: or_none(partial(_run_numbers, run)) for run in _runs(entries)}
-    }
+    runs: dict[str, dict | None] = {}
+    for run in _runs(entries):  # papers may have different runs of one kind
+        name = run.directory.name if run.kind in runs else run.kind
+        runs[name] = or_none(partial(_run_numbers, run))
+    return numbers | {"runs": runs}
 
 
 def _claim_numbers(paper: Paper, verdict: Verdict) -> dict:
@@ -125,11 +141,43 @@ def _runs(entries: list[Entry]) -> Iterable[RunResult]:
 # ---- the page
 
 
-def page(entries: list[Entry]) -> str:
+def page(entries: list[Entry], conclusions: Sequence[Conclusion]) -> str:
     """Return the whole HTML document."""
     parts = [part for entry in entries for part in _entry(entry) if part]
+    if len(entries) > 1:
+        parts = [*_overview(entries, conclusions), *parts]
     title = "; ".join(map(_title, entries))
     return document(title, STYLE_SHEET.read_text(), [*parts, *_run_tables(_runs(entries))])
+
+
+def _overview(entries: list[Entry], conclusions: Sequence[Conclusion]) -> list[str]:
+    """Return links to the papers' parts, and what all of them say together."""
+    results = entries[0].results
+    title = f"The papers together: {results.preset} preset, {results.dataset}"
+    links = [
+        f"<a href=#{entry.anchor('top')}>{escaped(entry.paper.heading)}</a>" for entry in entries
+    ]
+    verdicts = {id(v.claim): v for entry in entries for v in entry.verdicts if v.in_short}
+    answers = {
+        each.question: [verdicts[id(claim)] for claim in each.claims if id(claim) in verdicts]
+        for each in conclusions
+    }
+    return [
+        f"<h1>{escaped(title)}</h1>",
+        f"<nav>{' '.join(links)} <a href=#runs>Runs</a></nav>",
+        "<p class=soft>Each sentence is about a claim of a paper, or about a question that it "
+        "leaves open; the criterion and the evidence are in that paper's findings.</p>",
+        *(
+            f"<h3>{escaped(question)}</h3>\n{_in_short(short)}"
+            for question, short in answers.items()
+            if short
+        ),
+    ]
+
+
+def _in_short(verdicts: list[Verdict]) -> str:
+    items = [f"<li>{_marked(v.mark)} <span>{escaped(v.in_short)}</span></li>" for v in verdicts]
+    return f"<ul class=short>{''.join(items)}</ul>"
 
 
 def _title(entry: Entry) -> str:
@@ -157,7 +205,7 @@ def _heading(entry: Entry) -> list[str]:
         f"<div><dt>{escaped(k)}</dt> <dd>{escaped(v)}</dd></div>" for k, v in paper.terms.items()
     ]
     return [
-        f"<h1>{escaped(_title(entry))}</h1>",
+        f"<h1 id={entry.anchor('top')}>{escaped(_title(entry))}</h1>",
         f'<p class=soft>A reproduction of <a href="{escaped(paper.url)}">{escaped(paper.title)}'
         f"</a> ({escaped(paper.authors)}) from one batch of runs. Numbers after ± are standard "
         "errors.</p>",
@@ -197,13 +245,12 @@ def _findings(entry: Entry) -> list[str]:
     marks = [verdict.mark for verdict in papers]
     counts = ", ".join(f"{mark}: {marks.count(mark)}" for mark in MARKS if mark in marks)
     in_short = [verdict for verdict in entry.verdicts if verdict.in_short]
-    items = [f"<li>{_marked(v.mark)} <span>{escaped(v.in_short)}</span></li>" for v in in_short]
     return [
         f"<h2 id={entry.anchor('findings')}>Findings</h2>",
         f"<p class=soft>The mark says how a claim of the paper fares here: "
         f"{', '.join(map(_marked, MARKS))}. The criteria are stated with the claims; they are "
         "ours, because the paper gives none.</p>",
-        f"<h3>In short</h3>\n<ul class=short>{''.join(items)}</ul>" if items else "",
+        f"<h3>In short</h3>\n{_in_short(in_short)}" if in_short else "",
         "<h3>What the paper says, and what our numbers say</h3>",
         f"<p>{len(papers)} claims ({counts}).</p>",
         _claim_table(papers),

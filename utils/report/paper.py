@@ -99,6 +99,14 @@ def judge(claim: Claim, results: Results) -> Verdict:
     return Verdict(claim, finding.mark, finding.evidence, in_short)
 
 
+@dataclass(frozen=True)
+class Conclusion:
+    """A reader's question, and the claims, of any paper, that answer it in short."""
+
+    question: str
+    claims: tuple[Claim, ...]
+
+
 def print_verdicts(run, *claims: Claim) -> None:
     """Print how claims fare that a finished run alone decides."""
     result = RunResult(run.kind, run.directory)
