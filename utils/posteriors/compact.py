@@ -6,7 +6,7 @@ from pathlib import Path
 from utils.networks.network import Network
 from utils.posteriors.gaussian import Gaussian
 from utils.runs.files import save_arrays
-from utils.symmetry.transformation import Transformation, from_row
+from utils.symmetry.transformation import Transformation, from_row, has_signs
 
 import numpy as np
 import torch
@@ -22,9 +22,11 @@ class Compact:
     def save(self, path: Path) -> None:
         """Write mean, std, reference [d]; permutations [K, units]; transpositions [K, groups].
 
-        The permutations of several groups of units stand one after the other in a row.
+        The permutations of several groups of units stand one after the other in a row. With tanh
+        units there are also signs [K, units], ±1 by the units before they are moved.
         """
         counts = [list(each.transpositions().values()) for each in self.transformations]
+        signs = torch.stack([each.sign_row() for each in self.transformations])
         save_arrays(
             path,
             mean=self.posterior.mean,
@@ -32,12 +34,16 @@ class Compact:
             permutations=torch.stack([each.to_row() for each in self.transformations]),
             transpositions=np.array(counts),
             reference=self.reference,
+            **({"signs": signs} if has_signs(self.transformations[0].network) else {}),
         )
 
 
 def load_compact(path: Path, network: Network) -> Compact:
     with np.load(path) as archive:
         arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
-    transformations = [from_row(network, row) for row in arrays["permutations"]]
+    permutations = arrays["permutations"]
+    signs = arrays.get("signs", torch.ones_like(permutations))
+    rows = zip(permutations, signs, strict=True)
+    transformations = [from_row(network, *pair) for pair in rows]
     posterior = Gaussian(arrays["mean"], arrays["std"], network)
     return Compact(posterior, transformations, arrays["reference"])

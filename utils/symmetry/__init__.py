@@ -6,6 +6,7 @@ mass             the L2 mass of networks, and its minimum over scales
 normal_forms     unit norm, unit variance, minimum mass, signs, sorting
 unit_order       which unit holds the largest weight, and how orders change
 counts           how many symmetries a network has
+contributions    what hidden units contribute to the logits
 matching         matchers: the permutation that aligns a network to a reference
 many_to_one      each unit of a reference takes its most similar one
 rebasin          move networks to a normal form, check their function, iterate the mean

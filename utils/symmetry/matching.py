@@ -3,20 +3,26 @@
 A matcher is built for a reference and called with the weights of the network to be moved:
 
     ActivationMatcher   units that respond alike to the images: max Σ_i Σ_n a_i(n) b_π(i)(n)
+    ContributionMatcher units that contribute alike to the logits of the images
     WeightMatcher       units with like weights, incoming, bias and outgoing: max ⟨W_ref, π(W)⟩,
                         which is min ‖W_ref − π(W)‖ (Ainsworth et al. 2023, Git Re-Basin)
     CosineMatcher       units whose incoming weight vectors point the same way
+
+Units of tanh are matched together with their signs: all these similarities are linear in a unit's
+sign, so the best sign is that of the similarity. Contributions do not depend on it; there the sign
+is that of Σ_n a_i(n) b_π(i)(n).
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from utils.networks.network import Network
+from utils.networks.network import RELU, TANH, Network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.symmetry.contributions import contributions, head_slots, head_weights
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -28,7 +34,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-METHODS = ("activation", "weight", "cosine")
+METHODS = ("activation", "contribution", "weight", "cosine")
 
 # Sums Σ_n a(n) b(n) over images in fp32 are good to about this, relative to ‖a‖ ‖b‖: similarities
 # that differ by less are equal as far as the data can tell.
@@ -45,7 +51,7 @@ MOST_ARRANGEMENTS = 24
 class Matching:
     """The transformation that aligns a network, and what the images left open, over all groups.
 
-    Only matching by activation counts the latter.
+    Only matching by activation or contribution counts the latter.
     """
 
     transformation: Transformation
@@ -59,11 +65,11 @@ Matcher = Callable[[Tensor], Matching]
 
 
 def make_matcher(method: str, network: Network, reference: Tensor, images: Tensor) -> Matcher:
-    """Return the matcher of one of METHODS; only matching by activation looks at the images."""
+    """Return the matcher of one of METHODS; the first two of them look at the images."""
     if method not in METHODS:
         raise UserError(f"There is no matching by {method!r}; choose from {', '.join(METHODS)}.")
-    if method == "activation":
-        return ActivationMatcher(network, reference, images)
+    if method in RESPONSES:
+        return RESPONSES[method](network, reference, images)
     return {"weight": WeightMatcher, "cosine": CosineMatcher}[method](network, reference)
 
 
@@ -124,10 +130,15 @@ class ActivationMatcher:
         ]
         for rows, references in self._chunks():
             rows = rows.to(networks.weights.dtype)
-            for groups, (activations, _) in zip(comparisons, networks.traces(rows), strict=True):
-                for name, values in unit_rows(self.network, activations).items():
+            for groups, units in zip(comparisons, self._responses(networks, rows), strict=True):
+                for name, values in units.items():
                     groups[name].add(references[name], values)
         return comparisons
+
+    def _responses(self, networks, rows: Tensor) -> Iterator[dict[str, Tensor]]:
+        """Yield how the units of each network respond to some images, [rows, units] by group."""
+        for activations, _ in networks.traces(rows):
+            yield unit_rows(self.network, activations)
 
     def _chunks(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield some images and the reference's activations on them."""
@@ -136,10 +147,19 @@ class ActivationMatcher:
 
     def _reference_units(self, rows: Tensor) -> dict[str, Tensor]:
         rows = rows.to(self.reference.dtype)
-        return unit_rows(self.network, self.network.activations(self.reference, rows))
+        return next(self._responses(Stack(self.network, self.reference[None]), rows))
 
-    def match(self, weights: Tensor, comparisons: dict[str, "Comparison"]) -> Matching:
-        """Match one network, whose responses have been compared."""
+    def match(
+        self,
+        weights: Tensor,
+        comparisons: dict[str, "Comparison"],
+        signed: dict[str, Tensor] | None = None,
+    ) -> Matching:
+        """Match one network, whose responses have been compared.
+
+        The signs of tanh units are those of the `signed` similarities [all units, all units], which
+        by default are those of the responses.
+        """
         cosines = CosineMatcher(self.network, self.reference)
 
         def similarity(aligned: Transformation, name: str) -> Tensor:
@@ -154,7 +174,7 @@ class ActivationMatcher:
             tie_break = cosines.similarity(weights, aligned, name)
             return comparison.similarity[pairs] + resolution[pairs] * tie_break
 
-        aligned = _assign_all(self.network, similarity)
+        aligned = _assign_all(self.network, similarity, signed)
         return Matching(
             aligned,
             dead=sum(_num_dead(each.squares) for each in comparisons.values()),
@@ -165,6 +185,74 @@ class ActivationMatcher:
                 for each in comparisons.values()
             ),
         )
+
+
+class ContributionMatcher(ActivationMatcher):
+    """Matches networks to a reference by what units contribute to the logits.
+
+    Neither signs nor scales of units matter, nor anything about other units, so every group is an
+    assignment problem of its own here, too. With `scales` ReLU units also get the reference's
+    scales: Σ_n a_i(n)² as large as there. A prior on weights is not invariant under that.
+    """
+
+    def __init__(self, network: Network, reference: Tensor, images: Tensor, scales: bool = False):
+        first = network.activations(reference, images[:1].to(reference.dtype))
+        self._heads, self._scales, self._activations = head_slots(network, first), scales, None
+        super().__init__(network, reference, images)
+        for name, slot in self._heads.items():
+            self._squares[name] = self._squares[name] * _head_squares(slot, reference)
+        if scales or any(group.kind == TANH for group in network.groups.values()):
+            self._activations = ActivationMatcher(network, reference, images)
+
+    def _responses(self, networks, rows: Tensor) -> Iterator[dict[str, Tensor]]:
+        return (contributions(self.network, weights, rows) for weights in networks.weights)
+
+    def compare(self, networks) -> list[dict[str, "Comparison"]]:
+        """Return how the units of each of several networks contribute, by group."""
+        comparisons = super().compare(networks)
+        for weights, groups in zip(networks.weights, comparisons, strict=True):
+            for name, slot in self._heads.items():
+                ours, theirs = (head_weights(slot, each) for each in (self.reference, weights))
+                groups[name].similarity *= ours.T @ theirs
+                groups[name].squares *= _head_squares(slot, weights)
+        return comparisons
+
+    def match_all(self, networks) -> list[Matching]:
+        if self._activations is None:
+            return super().match_all(networks)
+        contributed, responded = self.compare(networks), self._activations.compare(networks)
+        return [
+            self._match_with_signs(*each)
+            for each in zip(networks.weights, contributed, responded, strict=True)
+        ]
+
+    def _match_with_signs(
+        self,
+        weights: Tensor,
+        contributed: dict[str, "Comparison"],
+        responded: dict[str, "Comparison"],
+    ) -> Matching:
+        signed = {name: each.similarity for name, each in responded.items()}
+        matching = self.match(weights, contributed, signed)
+        if not self._scales:
+            return matching
+        aligned = matching.transformation
+        for name, each in responded.items():
+            if self.network.groups[name].kind == RELU:
+                units = numbered(self.network, name)
+                places = replace(aligned, log_scales={}, signs={}).inverse().follow(name, units)
+                ratio = each.reference_squares[places] / each.squares[units]
+                usable = ratio.isfinite() & (ratio > 0)
+                aligned.log_scales[name] = torch.where(usable, ratio, 1).log() / 2
+        return matching
+
+
+RESPONSES = {"activation": ActivationMatcher, "contribution": ContributionMatcher}
+
+
+def _head_squares(slot, weights: Tensor) -> Tensor:
+    """Return Σ_c v_jc² of every unit j."""
+    return head_weights(slot, weights).square().sum(0)
 
 
 class Comparison:
@@ -296,15 +384,14 @@ class WeightMatcher:
             number = sorted(waiting)[drawn]
             name = self._free[number]
             similarity = self._similarity(weights, now, name)  # [*parents, n, n]
-            best = _assign_each(similarity)
-            chosen, before = (
-                similarity.gather(-1, perm.unsqueeze(-1)) for perm in (best, now.permutation(name))
-            )
+            then = Transformation(self.network, dict(now.permutations), signs=dict(now.signs))
+            _place(then, name, similarity)
+            chosen, before = (_reached(similarity, each, name) for each in (then, now))
             gain = (chosen - before).sum().item()
             # This is the best beside these neighbours: it waits again once one of them moves.
             waiting.remove(number)
-            if gain > LEAST_GAIN * similarity.abs().max().item() * best.numel():
-                now = Transformation(self.network, now.permutations | {name: best})
+            if gain > LEAST_GAIN * similarity.abs().max().item() * chosen.numel():
+                now = then
                 objective += gain
                 waiting |= {k for k, other in enumerate(self._free) if self._meet(name, other)}
                 waiting.discard(number)
@@ -318,8 +405,11 @@ class WeightMatcher:
 
     def _similarity(self, weights: Tensor, now: Transformation, name: str) -> Tensor:
         """Return what putting unit j to place i of this group adds to the objective."""
-        others = {other: perm for other, perm in now.permutations.items() if other != name}
-        moved, total = Transformation(self.network, others), 0
+        parts = (
+            {other: each for other, each in part.items() if other != name}
+            for part in (now.permutations, {}, now.signs)
+        )
+        moved, total = Transformation(self.network, *parts), 0
         for slot in self.network.slots_of(name):
             ours = moved.apply_to_slot(slot, slot.of(weights))
             reference = units_first(self.network, slot, slot.of(self.reference), name)
@@ -391,21 +481,57 @@ def _children(network: Network, name: str) -> list[str]:
     return [other for other, group in network.groups.items() if group.within == name]
 
 
+def _place(
+    aligned: Transformation, name: str, similarity: Tensor, signed: Tensor | None = None
+) -> None:
+    """Put the units of a group where they are most similar [*parents, n, n], tanh units with signs.
+
+    If signs do not matter to the similarity, they are those of another one, `signed`.
+    """
+    odd = aligned.network.groups[name].kind == TANH
+    best = _assign_each(similarity.abs() if odd and signed is None else similarity)
+    aligned.permutations[name] = best
+    if odd:
+        chosen = similarity if signed is None else signed
+        chosen = chosen.take_along_dim(best.unsqueeze(-1).to(chosen.device), -1).squeeze(-1)
+        flips = torch.where(chosen < 0, -1, 1).to(best.device)
+        aligned.signs[name] = flips.gather(-1, best.argsort(-1))  # by the unit that is moved
+
+
+def _reached(similarity: Tensor, aligned: Transformation, name: str) -> Tensor:
+    """Return the similarity at every place, with the sign that its unit gets."""
+    perm = aligned.permutation(name)
+    reached = similarity.gather(-1, perm.unsqueeze(-1)).squeeze(-1)
+    return reached * aligned.signs[name].gather(-1, perm) if name in aligned.signs else reached
+
+
 def _assign_all(
-    network: Network, similarity: Callable[[Transformation, str], Tensor]
+    network: Network,
+    similarity: Callable[[Transformation, str], Tensor],
+    signed: dict[str, Tensor] | None = None,
 ) -> Transformation:
     """Assign the units of all groups, from the input on.
 
     `similarity(aligned, name)` are those of a group's units [*parents, n, n] beside the units that
-    are aligned already.
+    are aligned already. Signs are those of `signed` similarities, if there are any.
     """
+    _refuse_nested_signs(network)
     aligned = Transformation(network)
     for name in network.groups:
         if _children(network, name):
             _assign_blocks(aligned, name, similarity)
         elif not network.groups[name].within:
-            aligned.permutations[name] = assign(similarity(aligned, name))
+            _place(aligned, name, similarity(aligned, name), (signed or {}).get(name))
     return aligned
+
+
+def _refuse_nested_signs(network: Network) -> None:
+    for name, group in network.groups.items():
+        if group.kind == TANH and (group.within or _children(network, name)):
+            raise UserError(
+                f"{network} cannot be matched: {name} are tanh units in blocks, whose signs "
+                "matching does not find."
+            )
 
 
 def _assign_blocks(

@@ -118,6 +118,12 @@ class Transformation:
         rows = [self.permutation(name).flatten(levels) for name in self.network.groups]
         return torch.cat(rows, -1) if rows else torch.empty(0, dtype=torch.int64)
 
+    def sign_row(self) -> Tensor:
+        """Return the signs ±1 of all groups as one row, in the order before units move."""
+        none = {name: torch.ones(self.network.units(name)) for name in self.network.groups}
+        parts = [self.signs.get(name, none[name]).flatten().cpu() for name in none]
+        return torch.cat(parts).to(torch.int8) if parts else torch.empty(0, dtype=torch.int8)
+
     def follow(self, name: str, values: Tensor) -> Tensor:
         """Return numbers of a group's units in the units' new places."""
         for depth, each in enumerate(lineage(self.network, name), start=len(self.stack)):
@@ -219,14 +225,22 @@ def line_up(network: Network, slot: Slot, axis: int, values: Tensor) -> Tensor:
     return values.reshape(*stack, *shape)
 
 
-def from_row(network: Network, row: Tensor) -> Transformation:
-    """Read permutations from a row of `Transformation.to_row`."""
+def from_row(network: Network, row: Tensor, sign_row: Tensor | None = None) -> Transformation:
+    """Read permutations from a row of `Transformation.to_row`, signs from one of `sign_row`."""
     shapes = {name: network.units(name) for name in network.groups}
-    parts = row.split([math.prod(shape) for shape in shapes.values()])
-    permutations = {
-        name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)
-    }
-    return Transformation(network, permutations)
+
+    def by_group(values: Tensor) -> dict[str, Tensor]:
+        parts = values.split([math.prod(shape) for shape in shapes.values()])
+        named = zip(parts, shapes.items(), strict=True)
+        return {name: part.view(shape) for part, (name, shape) in named}
+
+    signs = {} if sign_row is None else by_group(sign_row)
+    odd = {name: each for name, each in signs.items() if network.groups[name].kind == TANH}
+    return Transformation(network, by_group(row), signs=odd)
+
+
+def has_signs(network: Network) -> bool:
+    return any(group.kind == TANH for group in network.groups.values())
 
 
 def random_transformation(
