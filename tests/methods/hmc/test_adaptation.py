@@ -39,3 +39,9 @@ def test_lengths_vary_by_the_jitter_and_grow_in_burnin():
     assert np.mean(drawn) == pytest.approx(100, abs=4.5 * 11.5 / math.sqrt(500))
     assert [settings.expected_steps(adaptation, i) for i in (0, 4, 9)] == [10, 50, 100]
     assert HMCSettings(0.001, 0, num_steps=500).draw_steps(adaptation, 0, 0) == 500
+
+
+def test_an_annealed_likelihood_cools_down_in_half_of_burn_in():
+    settings = HMCSettings(0.1, 8, anneal_from=81.0)
+    assert [settings.heat_at(i) for i in range(6)] == pytest.approx([81, 27, 9, 3, 1, 1])
+    assert [HMCSettings(0.1, 8).heat_at(i) for i in (0, 5)] == [1, 1]

@@ -66,6 +66,19 @@ def test_the_prior_has_any_width(kind):
     torch.testing.assert_close(energy.gradient, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_heat_divides_the_likelihood_only():
+    network, prior = MLP((5, 4, 3)), Prior(0.3).tempered(0.2)
+    weights, images, labels = problem(network, 50)
+    target = Potential(network, images, labels, prior=prior, temperature=0.2)
+    cold, hot = target.energy(weights), target.heated(7.0).energy(weights)
+    assert hot.nll == cold.nll == target.energy(weights).nll
+    rest = prior.potential(weights)
+    assert hot.potential - rest == pytest.approx((cold.potential - rest) / 7)
+    pull = torch.zeros_like(weights)
+    prior.add_gradient(pull, weights)
+    torch.testing.assert_close(hot.gradient - pull, (cold.gradient - pull) / 7)
+
+
 def test_temperature_divides_the_potential():
     network, std, temperature = MLP((5, 4, 3)), 0.3, 0.2
     weights, images, labels = problem(network, 50)

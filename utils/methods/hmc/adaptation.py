@@ -11,6 +11,7 @@ import torch
 # An adapted step size stays within this factor of the configured one. Otherwise a few rejections in
 # a row at the start could lead to trajectories of hundreds of thousands of steps.
 LARGEST_CHANGE = 100.0
+HOT_SHARE = 0.5  # of burn-in, in which an annealed likelihood cools down
 
 
 class StepSizeAdaptation(NamedTuple):
@@ -57,6 +58,18 @@ class HMCSettings:
     adapt_step_size: bool = False  # in burn-in
     target_acceptance: float = 0.8
     max_steps: int | None = None  # of a trajectory that has a length
+    anneal_from: float = 1.0  # the factor of the likelihood's temperature in the first transition
+
+    @property
+    def hot_transitions(self) -> int:
+        """The transitions in which the likelihood is hotter than later."""
+        return round(HOT_SHARE * self.num_burnin) if self.anneal_from > 1 else 0
+
+    def heat_at(self, iteration: int) -> float:
+        """Return the factor of the likelihood's temperature, which falls geometrically to 1."""
+        if iteration >= self.hot_transitions:
+            return 1.0
+        return self.anneal_from ** (1 - iteration / self.hot_transitions)
 
     def step_size_at(self, adaptation: StepSizeAdaptation, iteration: int) -> float:
         if not self.adapt_step_size:

@@ -6,19 +6,13 @@ probability min(1, exp(−ΔH)) (Neal 2011, "MCMC using Hamiltonian dynamics").
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
-from utils.methods.hmc.mass import (
-    IDENTITY,
-    MassAdaptation,
-    MassMatrix,
-    first_step_size,
-    window_ends,
-)
+from utils.methods.hmc.mass import IDENTITY, MassAdaptation, MassMatrix
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
 
@@ -105,10 +99,11 @@ class Chains:
         return self.masses[chain].mass if self.masses else IDENTITY
 
 
-def start_chains(weights: Tensor, settings: HMCSettings, factors: Sequence[Tensor] = ()) -> Chains:
-    """Return chains before their first transition, with masses of these factors if there are."""
+def start_chains(weights: Tensor, settings: HMCSettings, mass: str = "identity") -> Chains:
+    """Return chains before their first transition; they learn a mass of this kind."""
     adaptation = StepSizeAdaptation.start(settings.step_size)
-    masses = tuple(MassAdaptation.start(factor) for factor in factors)
+    learnt = () if mass == "identity" else weights
+    masses = tuple(MassAdaptation.start(mass, state) for state in learnt)
     return Chains(weights, (adaptation,) * len(weights), (0,) * len(weights), masses)
 
 
@@ -126,8 +121,10 @@ def advance(
     Several ranks either move the chains side by side, one each (`spread_chains`), or make each
     transition together, each with its part of the data.
     """
-    chains = find_step_sizes(target, chains, settings, seed)
     weights, results, iteration = chains.weights.clone(), [], chains.iteration
+    masses, burnin = list(chains.masses), iteration < settings.num_burnin
+    heat = settings.heat_at(iteration)
+    target = target.heated(heat) if heat != 1 else target
     at_a_time, mine = (ranks.size, ranks.number) if spread_chains else (1, 0)
     active = chains.active
     for first in range(0, len(active), at_a_time):
@@ -136,68 +133,39 @@ def advance(
         if mine < len(group):
             k = group[mine]
             adaptation = chains.adaptations[k]
+            if masses and burnin:
+                stream = generator(seed, "curvature", k, iteration)
+                masses[k] = masses[k].learn(target, weights[k], stream)
             weights[k], result = transition(
                 target, weights[k], settings.step_size_at(adaptation, iteration),
                 settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
-                seed, k, iteration, on_step=on_step, mass=chains.mass(k),
+                seed, k, iteration, on_step=on_step, mass=masses[k].mass if masses else IDENTITY,
             )  # fmt: skip
             reports[mine] = torch.tensor(result, dtype=torch.float64)
         for owner, k in enumerate(group):  # ranks never part, whatever rounding does
             ranks.share(weights[k], owner)
             ranks.share(reports[owner], owner)
+            if masses and burnin:
+                masses[k] = masses[k].shared(ranks, owner)
         results += [Transition.from_numbers(report) for report in reports.tolist()]
     iterations = tuple(made + (k in active) for k, made in enumerate(chains.iterations))
-    chains = replace(chains, weights=weights, iterations=iterations)
+    chains = replace(chains, weights=weights, iterations=iterations, masses=tuple(masses))
     return adapt(chains, active, results, settings), results
 
 
 def adapt(
     chains: Chains, moved: list[int], results: list[Transition], settings: HMCSettings
 ) -> Chains:
-    """Return the chains with what the moved ones learn from their transition, if in burn-in."""
-    adaptations, masses = list(chains.adaptations), list(chains.masses)
-    for k, result in zip(moved, results, strict=True):
-        if chains.iterations[k] > settings.num_burnin:
-            continue
-        if settings.adapt_step_size:
-            adaptations[k] = adaptations[k].update(result.accept_prob, settings.target_acceptance)
-        if masses:
-            state, made = chains.weights[k], chains.iterations[k]
-            masses[k] = adapt_mass(masses[k], state, made, settings.num_burnin)
-    return replace(chains, adaptations=tuple(adaptations), masses=tuple(masses))
+    """Return the chains with the step sizes that the moved ones learn, if in burn-in.
 
-
-def adapt_mass(
-    adaptation: MassAdaptation, state: Tensor, iteration: int, num_burnin: int
-) -> MassAdaptation:
-    """Return the adaptation after a transition of burn-in; at the end of a window the mass is new.
-
-    The first window is the way to the typical set, of which nothing is learnt.
+    Where an annealed likelihood is cold, the adaptation begins anew.
     """
-    adaptation, ends = adaptation.add(state), window_ends(num_burnin)
-    return adaptation.next_window(iteration > ends[0]) if iteration in ends else adaptation
-
-
-def find_step_sizes(target, chains: Chains, settings: HMCSettings, seed: int) -> Chains:
-    """Let the adaptation of step sizes begin anew where the mass is new."""
-    beginnings = [0, *window_ends(settings.num_burnin)]
-    new = chains.masses and settings.adapt_step_size and chains.iteration in beginnings
-    if not new or chains.iteration >= settings.num_burnin:
-        return chains
-
-    def begin(k: int) -> StepSizeAdaptation:
-        size = settings.step_size_at(chains.adaptations[k], chains.iteration)
-        momentum = torch.randn(
-            chains.weights[k].shape, dtype=chains.weights.dtype,
-            generator=generator(seed, "first_step", k, chains.iteration),
-        ).to(chains.weights.device)  # fmt: skip
-
-        def energy_change(size: float) -> float:
-            path = leapfrog(target, chains.weights[k], momentum, size, 1, mass=chains.mass(k))
-            return path.delta_energy
-
-        return StepSizeAdaptation.start(first_step_size(energy_change, size))
-
-    each = enumerate(chains.adaptations)
-    adaptations = tuple(begin(k) if k in chains.active else old for k, old in each)
-    return replace(chains, adaptations=adaptations)
+    adaptations = list(chains.adaptations)
+    for k, result in zip(moved, results, strict=True):
+        made = chains.iterations[k]
+        if not settings.adapt_step_size or made > settings.num_burnin:
+            continue
+        adaptations[k] = adaptations[k].update(result.accept_prob, settings.target_acceptance)
+        if made == settings.hot_transitions:
+            adaptations[k] = StepSizeAdaptation.start(math.exp(adaptations[k].log_average))
+    return replace(chains, adaptations=tuple(adaptations))

@@ -8,7 +8,7 @@ from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
 from utils.methods.hmc.display import monitored, print_summary
-from utils.methods.hmc.mass import MASSES, MassAdaptation, MassMatrix, check_size, starting_factor
+from utils.methods.hmc.mass import MASSES, check_size
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
@@ -62,17 +62,22 @@ class HMCConfig(PriorConfig):
     )
     start: str = option(
         "anchored",
-        "start of chains: PyTorch's initialisation, or a MAP near a draw from the prior",
-        choices=("initialisation", "anchored"),
+        "start of chains: PyTorch's initialisation, a draw from the prior, or a MAP near one",
+        choices=("initialisation", "prior", "anchored"),
     )
     anchored_epochs: int = option(
         8, "epochs at each of the 3 learning rates that find this MAP", minimum=1
     )
+    anneal_from: float = option(
+        1.0,
+        "temperature of the likelihood in the first transition, which falls to --temperature in "
+        "the first half of burn-in, so that chains leave poor modes; 1: it is that throughout",
+        minimum=1,
+    )
     mass: str = option(
         "identity",
-        "metric of momenta, from the curvature at the start and the states of burn-in: of every "
-        "weight, or dense for small networks; step_size and trajectory_length are then in units "
-        "of the posterior's deviations",
+        "metric of momenta, from the curvature along burn-in: of every weight, or dense for small "
+        "networks; step_size and trajectory_length are then in units of the posterior's deviations",
         choices=MASSES,
     )
     force: str = option("auto", "how gradients along trajectories are computed", choices=FORCES)
@@ -122,7 +127,7 @@ class HMCConfig(PriorConfig):
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
             self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
-            self.max_steps,
+            self.max_steps, self.anneal_from,
         )  # fmt: skip
 
 
@@ -215,58 +220,28 @@ def resume_or_start(
     if begun < config.num_chains:
         weights = torch.zeros(config.num_chains - begun, problem.network.num_weights)
         weights = start_weights(config, problem, begun) if record else weights.to(problem.device)
-        factors = start_factors(config, problem, weights, bool(record))
-        new = start_chains(weights, settings, factors)
+        new = start_chains(weights, settings, config.mass)
         chains = chains.joined(new) if chains else new
     adaptations = ranks.share(torch.tensor(chains.adaptations, dtype=torch.float64))
     return Chains(
         ranks.share(chains.weights),
         tuple(StepSizeAdaptation(*numbers) for numbers in adaptations.tolist()),
         tuple(int(share_number(ranks, made)) for made in chains.iterations),
-        tuple(share_mass(ranks, mass) for mass in chains.masses),
+        tuple(mass.shared(ranks) for mass in chains.masses),
     )
-
-
-def share_mass(ranks: Ranks, adaptation: MassAdaptation) -> MassAdaptation:
-    factor, mean, squares = (
-        ranks.share(each) for each in (adaptation.mass.factor, adaptation.mean, adaptation.squares)
-    )
-    count = int(share_number(ranks, adaptation.count))
-    return MassAdaptation(MassMatrix(factor), count, mean, squares)
-
-
-def start_factors(
-    config: HMCConfig, problem: Problem, weights: Tensor, first: bool
-) -> list[Tensor]:
-    """Return the factors of the chains' masses; on other ranks than the first only their shapes."""
-    if config.mass == "identity":
-        return []
-    dense, size = config.mass == "dense", weights.shape[1]
-    if not first:
-        return [weights.new_zeros((size,) * (1 + dense)) for _ in weights]
-    precision, images = problem.tempered_prior.precision, problem.data.train_images
-    with progress_bar(len(weights), "curvature", unit="chain") as bar:
-        factors = []
-        for start in weights:
-            factors.append(
-                starting_factor(
-                    config.mass, problem.network, images, start, precision, problem.temperature
-                )
-            )
-            bar.update()
-    return factors
 
 
 def start_weights(config: HMCConfig, problem: Problem, first: int = 0) -> Tensor:
-    """Return where chains begin [C, d]: at PyTorch's initialisation, or at an anchored MAP.
+    """Return where chains begin [C, d], as `config.start` says.
 
     Chains before the `first` have begun already.
     """
     numbers = range(first, config.num_chains)
     streams = [generator(config.seed, "initial_weights", chain) for chain in numbers]
-    if config.start == "initialisation":
-        draws = [problem.network.initial_weights(stream) for stream in streams]
-        return torch.stack(draws).to(problem.device)
+    if config.start != "anchored":
+        prior, network = problem.tempered_prior, problem.network
+        draw = prior.draw if config.start == "prior" else type(network).initial_weights
+        return torch.stack([draw(network, stream) for stream in streams]).to(problem.device)
     total = len(LEARNING_RATES) * config.anchored_epochs * len(streams)
     with progress_bar(total, "anchored start") as bar:
         return anchored_maps(

@@ -32,9 +32,11 @@ one-to-one map that preserves volume, reversible or not.
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from utils.methods.curvature import diagonal_ggn, full_ggn
 from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE, ListSettings, NeighbourList
 from utils.networks.mlp_gradients import softmax_errors
 from utils.networks.network import Network
@@ -52,6 +54,7 @@ NEGLIGIBLE_ERROR = 1e-8
 # Selected rows are filled up to a multiple of this: matmul libraries compile and keep a kernel for
 # every shape they meet, and lists would bring a new shape in every step.
 ROW_MULTIPLE = 64
+CURVATURE_IMAGES = 200  # from which the curvature at one state is estimated
 
 
 class Energy(NamedTuple):
@@ -77,7 +80,8 @@ class Potential:
         prior: Prior = STANDARD_NORMAL,
         temperature: float = 1.0,
     ):
-        self._labels, self.ranks, self.prior = labels, ranks, prior
+        self._network, self._images, self._labels = network, images, labels
+        self.ranks, self.prior = ranks, prior
         self.temperature = temperature
         self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
         if force == "auto":
@@ -85,6 +89,27 @@ class Potential:
         self.method, self.list_settings = force, list_settings or ListSettings()
         self._passes = network.data_passes(images)
         self.flops = self._passes.flops  # of the largest product of a full pass
+
+    def heated(self, factor: float) -> "Potential":
+        """Return the potential whose likelihood has a temperature higher by a factor."""
+        potential = copy.copy(self)
+        potential.temperature = self.temperature * factor
+        return potential
+
+    def curvature(self, weights: Tensor, dense: bool, generator: torch.Generator) -> Tensor:
+        """Return the GGN of the NLL [d, d], or its diagonal [d], estimated from random images."""
+        rows = torch.randperm(len(self._images), generator=generator)[:CURVATURE_IMAGES]
+        images, scale = self._images[rows.to(weights.device)], self.num_points / len(rows)
+        if dense:
+            return scale * full_ggn(self._network, weights, images)
+        (diagonal,) = diagonal_ggn(self._network, weights, images)
+        return scale * diagonal.eigenvalues[0]
+
+    def precision_of(self, curvature: Tensor) -> Tensor:
+        """Return the curvature of U/T where the NLL's is this: curvature/T + 1/(T s²)."""
+        precision = curvature / self.temperature
+        (precision.diagonal() if precision.dim() == 2 else precision).add_(self.prior.precision)
+        return precision
 
     def energy(self, weights: Tensor) -> Energy:
         """Return U(θ)/T and its gradient, from all the data."""

@@ -43,14 +43,14 @@ COUNTERS = {
 
 
 CHAIN_ARRAYS = ("samples.npy", "quantities.npy")  # [chains · samples, …]
-MASS_ARRAYS = ("factor", "mean", "squares")
+MASS_ARRAYS = ("factor", "curvature")
 
 
 def mass_arrays(masses: tuple[MassAdaptation, ...]) -> dict[str, Tensor]:
     """Return what a checkpoint holds of masses, by name [chains, …]."""
     if not masses:
         return {}
-    each = [(mass.mass.factor, mass.mean, mass.squares) for mass in masses]
+    each = [(mass.mass.factor, mass.curvature) for mass in masses]
     parts = zip(MASS_ARRAYS, zip(*each, strict=True), strict=True)
     return {f"mass_{name}": torch.stack(part) for name, part in parts}
 
@@ -145,8 +145,8 @@ class ChainRecord:
         counts = counters.get("mass_counts", [])
         parts = [arrays[f"mass_{name}"] for name in MASS_ARRAYS] if counts else []
         masses = tuple(
-            MassAdaptation(MassMatrix(factor), count, mean, squares)
-            for count, factor, mean, squares in zip(counts, *parts, strict=bool(counts))
+            MassAdaptation(MassMatrix(factor), count, curvature)
+            for count, factor, curvature in zip(counts, *parts, strict=bool(counts))
         )
         self.chains = Chains(arrays["weights"], adaptations, tuple(counters["iterations"]), masses)
 
@@ -170,7 +170,7 @@ class ChainRecord:
 
     def _checkpoint_bytes(self) -> int:
         size, mass = self._network.num_weights, self.run.config.mass
-        entries = {"identity": 0, "diagonal": 16 * size, "dense": 12 * size**2}[mass]
+        entries = {"identity": 0, "diagonal": 12 * size, "dense": 12 * size**2}[mass]
         weights = (4 * size + entries) * self._schedule.num_chains
         return weights + self._probability_sums.nbytes
 
