@@ -15,7 +15,7 @@ barriers, NoT), and the two trained networks as samples.npy with network.json.
 from dataclasses import dataclass, replace
 
 from papers.compact import permutation_figures
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset
 from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
@@ -25,7 +25,7 @@ from utils.methods.training import (
     train,
 )
 from utils.networks.network import Network
-from utils.networks.registry import inputs_for, network_for
+from utils.networks.registry import network_and_data
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
@@ -67,9 +67,7 @@ def main(config: NetMatchingConfig) -> None:
     device = choose_device(config.device)
     if already_finished(config, KIND):
         return
-    data = load_dataset(config.dataset, config.data_dir, config.num_train)
-    network = network_for(config, data)
-    data = inputs_for(network, data).to(device)
+    network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
     run.select_matmul()
@@ -143,8 +141,7 @@ def measure(
 
 def score_line(part: str, line: Line, data: Dataset) -> dict[str, Tensor]:
     """Loss and error [alignment, λ]."""
-    images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
-    scores = score(line, images, labels, data.train_images)
+    scores = score(line, *data.part(part), data.train_images)
     shape = (len(line.second), len(line.fractions))
     return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
 

@@ -14,12 +14,11 @@ for every run, pair and stage; see `measure_pair`), the figure, and metrics.json
 training loss). A stopped run goes on at its last epoch.
 """
 
-import json
 import math
 from dataclasses import dataclass
 
 from papers.compact import permutation_figures
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset
 from utils.methods.method import tensors_of
 from utils.methods.training import (
     TrainingSettings,
@@ -29,12 +28,12 @@ from utils.methods.training import (
     train,
 )
 from utils.networks.network import Network
-from utils.networks.registry import inputs_for, network_for
+from utils.networks.registry import network_and_data
 from utils.report.tables import number, print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
-from utils.runs.files import UNREADABLE, read_records, write_atomically
+from utils.runs.files import UNREADABLE, read_records, save_records
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -85,9 +84,7 @@ def main(config: TranspositionsConfig) -> None:
     device = choose_device(config.device)
     if already_finished(config, KIND):
         return
-    data = load_dataset(config.dataset, config.data_dir, config.num_train)
-    network = network_for(config, data)
-    data = inputs_for(network, data).to(device)
+    network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
     run.select_matmul()
@@ -101,7 +98,7 @@ def main(config: TranspositionsConfig) -> None:
                 state = start_pairs(run, network, settings, repetition)
             state = train_pairs(run, network, data, settings, repetition, state)
             records += measure_pairs(run, network, data, repetition, state.weights)
-            save_records(run, records)
+            save_records(run.path("transpositions.jsonl"), records)
     permutation_figures.transpositions.save(run)
     report(run, records)
     if network.has_buffers:
@@ -233,8 +230,7 @@ def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str
 def midpoint(
     part: str, network: Network, first: Tensor, second: Tensor, data: Dataset
 ) -> dict[str, float]:
-    images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
-    scores = score(Line(network, first, second, HALFWAY), images, labels, data.train_images)
+    scores = score(Line(network, first, second, HALFWAY), *data.part(part), data.train_images)
     return {
         f"{part}_loss": scores.loss[1].item(),
         f"{part}_error": scores.error[1].item(),
@@ -254,11 +250,6 @@ def load_records(run: Run, number: int) -> list[dict]:
     if len(records) != number * run.config.num_perm_exps * len(STAGES):
         raise UserError(f"{path} is damaged: start again with --overwrite.")
     return records
-
-
-def save_records(run: Run, records: list[dict]) -> None:
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    write_atomically(run.path("transpositions.jsonl"), lambda f: f.write(lines.encode()))
 
 
 def report(run: Run, records: list[dict]) -> None:

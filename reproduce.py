@@ -34,7 +34,7 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, Parser, changes, grown_fields, load_config
+from utils.runs.config import Config, Parser, add_shared_flags, changes, grown_fields, load_config
 from utils.runs.errors import UserError
 from utils.runs.jobs import start_child
 from utils.runs.progress import duration
@@ -42,6 +42,7 @@ from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
+SHARED_OPTIONS = ("out_dir", "data_dir", "device", "wandb")  # passed on to every script
 # TinyImageNet comes as a folder, whose files are not listed; others have test images only.
 TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
@@ -127,21 +128,15 @@ def read_options() -> argparse.Namespace:
         "--dataset", choices=TRAINABLE, default="MNIST", help="default: MNIST, as in the papers"
     )
     parser.add_argument(
-        "--out_dir", default="runs", metavar="DIR", help="where runs are kept (default: runs)"
-    )
-    parser.add_argument(
         "--results_dir", metavar="DIR",
         help="write the report to DIR/<preset>/ instead of beside the runs",
     )  # fmt: skip
     parser.add_argument(
-        "--data_dir", default="data", metavar="DIR", help="where data is kept (default: data)"
-    )
-    parser.add_argument(
         "--overwrite", action="store_true",
         help="redo runs whose settings or inputs have changed since",
     )  # fmt: skip
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--wandb", default="auto", help="auto, online, offline or disabled")
+    add_shared_flags(parser, SHARED_OPTIONS)
+    parser.set_defaults(**{name: getattr(Config, name) for name in SHARED_OPTIONS})
     return parser.parse_args()
 
 
@@ -247,11 +242,10 @@ def steps_for(paper: Paper, artefacts: Iterable[str]) -> list[Step]:
 
 
 def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> list[str]:
-    shared = ("out_dir", "data_dir", "device", "wandb")
     settings = {
         "config_name": step.plans[options.preset].config, "run_batch_name": options.preset,
         "dataset": dataset_of(step, options),
-        **{name: getattr(options, name) for name in shared},
+        **{name: getattr(options, name) for name in SHARED_OPTIONS},
         **{option: results.runs[kind].directory for option, kind in step.inputs},
     }  # fmt: skip
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]

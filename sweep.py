@@ -24,7 +24,7 @@ from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import print_table
-from utils.runs.config import Config, Parser, grown_fields, load_config
+from utils.runs.config import Config, Parser, add_shared_flags, grown_fields, load_config
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
@@ -85,15 +85,10 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         ("seed", 0, "seed of a random search (default: 0)"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="INT", help=text)
-    for field in fields(Config):
-        if field.name in SHARED_OPTIONS:
-            parser.add_argument(f"--{field.name}", metavar="VALUE", help=field.metadata["help"])
+    add_shared_flags(parser, SHARED_OPTIONS)
     options = parser.parse_args(arguments)
-    if (
-        options.jobs < 1
-        or options.seed < 0
-        or (options.num_runs is not None and options.num_runs < 1)
-    ):
+    num_runs = 1 if options.num_runs is None else options.num_runs
+    if min(options.jobs, num_runs) < 1 or options.seed < 0:
         raise UserError("--jobs and --num_runs must be at least 1, and --seed at least 0.")
     return options
 

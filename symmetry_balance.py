@@ -20,7 +20,6 @@ summary.json.
 """
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -36,7 +35,7 @@ from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import NETWORKS, Config, NetworkConfig, option
-from utils.runs.files import write_atomically
+from utils.runs.files import read_records, save_records
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -131,15 +130,14 @@ def cells_of(config: BalanceConfig) -> Iterator[Cell]:
 def train_grid(run: Run, networks: dict[str, Network], images: Dataset) -> list[dict]:
     """Return the records of all cells; those that an interrupted run has left are kept."""
     path, cells = run.path("cells.jsonl"), list(cells_of(run.config))
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    records = read_records(path) if path.exists() else []
     with run.graceful_stop(), progress_bar(len(cells), "grid", len(records), unit="cell") as bar:
         for cell in cells[len(records) :]:
             network = networks[cell.network]
             bar.set_postfix(network=network.name, optimizer=cell.optimizer, refresh=False)
             data = inputs_for(network, images)
             records.append(measure_cell(network, data, cell, run.config))
-            text = "".join(json.dumps(record) + "\n" for record in records)
-            write_atomically(path, lambda file, text=text: file.write(text.encode()))
+            save_records(path, records)
             bar.update()
             run.stop_if_asked()
     return records

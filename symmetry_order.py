@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry import claims, figures
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network
-from utils.networks.registry import inputs_for, network_for
+from utils.networks.registry import network_and_data
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
@@ -53,11 +53,9 @@ def main(config: OrderConfig) -> None:
     device = choose_device(config.device)
     if already_finished(config, KIND):
         return
-    data = load_dataset(config.dataset, config.data_dir, config.num_train)
-    network = network_for(config, data)
+    network, data = network_and_data(config, device)
     if not network.groups:
         raise UserError(f"The network {network} has no hidden units to order.")
-    data = inputs_for(network, data).to(device)
     run = open_run(config, KIND, device)
     run.select_matmul()
     network.save(run.path("network.json"))

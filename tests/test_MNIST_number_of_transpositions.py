@@ -219,7 +219,7 @@ def test_one_pair_has_no_rank_correlation(run, monkeypatch, capsys):
 
 def test_undoing_what_was_planted_must_not_change_the_function(run, monkeypatch):
     monkeypatch.setattr(
-        "MNIST_number_of_transpositions.network_for",
+        "utils.networks.registry.network_for",
         lambda config, data: WrongTable((data.num_pixels, 16, data.num_classes)),
     )
     with pytest.raises(AssertionError, match="changed the network's logits"):

@@ -2,9 +2,15 @@
 
 import json
 
+from symmetry_marginals import views_of
 from utils.networks.mlp import MLP
+from utils.posteriors.members import Members
 from utils.posteriors.samples import Points
-from utils.symmetry.transformation import random_transformation
+from utils.symmetry.transformation import (
+    check_same_function,
+    check_same_units,
+    random_transformation,
+)
 
 import pytest
 import torch
@@ -42,9 +48,22 @@ def test_independent_networks_pass_and_a_chain_that_stays_cannot_be_judged(
         assert max(chain["as they are"]["counts"]) == 100
         assert chain["as they are"]["effective_draws"] == pytest.approx(1)
         assert chain["as they are"]["p_uncorrected"] < 0.001
-        assert chain["shuffled"]["p"] > 0.001
+        assert chain["shuffled"]["p_uncorrected"] > 0.001
         assert max(chain["rebased"]["counts"]) == 100
     assert "holds in part" in done.stdout
+
+
+def test_views_are_orders_of_the_same_units():
+    random = torch.Generator().manual_seed(0)
+    rows = torch.stack([NETWORK.initial_weights(random) for _ in range(20)]).double()
+    views = dict(views_of(Members(NETWORK, rows.unsqueeze(1)), "DE", seed=0))
+    assert torch.equal(views["as they are"].squeeze(1), rows)
+    assert torch.equal(views["rebased"][0, 0], rows[0])  # the reference
+    for name in ("shuffled", "rebased"):
+        moved = views[name].squeeze(1)
+        assert not torch.equal(moved, rows)
+        check_same_function(NETWORK, rows, moved)
+        check_same_units(NETWORK, rows, moved)
 
 
 @pytest.mark.parametrize("given", ["networks", "name="])

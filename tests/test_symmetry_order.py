@@ -34,25 +34,26 @@ def test_the_script_leaves_its_results(script, tmp_path):
 
 
 def test_planted_orders_are_measured():
-    """The first network stays, the second one's first layer is reversed and then left."""
+    """The first network stays, the second one's first layer is reversed, left and reversed back."""
     random = torch.Generator().manual_seed(0)
     weights = torch.stack([NETWORK.initial_weights(random) for _ in range(2)])
     reverse = Transformation(NETWORK, {"h1": torch.arange(5).flip(0)})
     moved = torch.stack([weights[0], reverse.apply(weights[1])])
-    snapshots = torch.stack([weights, moved, moved])
+    snapshots = torch.stack([weights, moved, moved, weights])
+    same, reversed_once = [[0, 0], [0, 0]], [[0, 0], [2, 0]]
     steps = transpositions_between(NETWORK, snapshots[:-1], snapshots[1:])
-    assert steps.tolist() == [[[0, 0], [2, 0]], [[0, 0], [0, 0]]]
+    assert steps.tolist() == [reversed_once, same, reversed_once]
     to_end = transpositions_between(NETWORK, snapshots[:-1], snapshots[-1:])
-    assert to_end.tolist() == steps.tolist()
+    assert to_end.tolist() == [same, reversed_once, reversed_once]
     by_norm = correlations(NETWORK, snapshots, "norm")
     step, end = by_norm["norm_step"], by_norm["norm_end"]
-    assert step[:, 0] == pytest.approx(np.ones((2, 2)))
+    assert step[:, 0] == pytest.approx(np.ones((3, 2)))
     assert step[1] == pytest.approx(np.ones((2, 2)))
     keys = NETWORK.layers(weights[1])[0][0].norm(dim=1).argsort().argsort().numpy()
     pairs = [(a, b) for a in range(5) for b in range(a)]
     signs = [np.sign((keys[a] - keys[b]) * (keys[4 - a] - keys[4 - b])) for a, b in pairs]
     assert step[0, 1, 0] == pytest.approx(np.mean(signs))
-    np.testing.assert_allclose(end[0], step[0])
+    np.testing.assert_allclose(end, [step[1], step[0], step[0]])
 
 
 def test_snapshots_after_the_first_epoch_are_those_of_plain_training(data_dir):

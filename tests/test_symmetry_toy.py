@@ -43,7 +43,10 @@ def test_the_script_runs_and_leaves_its_results(script, tmp_path, hidden_units):
     assert len(samples) == 300
     with np.load(directory / "toy.npz") as results:
         trained, scaled, in_order = results["last_layers"]
-        np.testing.assert_allclose(trained[0], samples.network.layers(samples[0])[-1][0][0])
+        (incoming, _), (outgoing, _) = samples.network.layers(torch.stack(list(samples)))
+        np.testing.assert_allclose(trained, outgoing[:, 0])
+        # incoming weights of norm 3, with outgoing weights that compensate
+        np.testing.assert_allclose(scaled, trained * incoming.norm(dim=2).numpy() / 3, rtol=1e-5)
     assert (np.diff(in_order, axis=1) >= 0).all()
     np.testing.assert_array_equal(np.sort(scaled, axis=1), in_order)
 

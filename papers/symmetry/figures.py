@@ -6,6 +6,7 @@ from pathlib import Path
 from papers.symmetry.values import published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
+from utils.runs.files import read_records
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -75,7 +76,7 @@ def representation_cost(source: Path) -> Figure:
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
-    cells = [cell for cell in _records(source) if not cell["projected"]]
+    cells = [cell for cell in read_records(source) if not cell["projected"]]
     names = list(dict.fromkeys(cell["network"] for cell in cells))
     drawn, rows = panels(len(names), 3, height=2.6)
     for name, axes in zip(names, rows, strict=True):
@@ -118,7 +119,7 @@ def _draw_balance(axes, cells: list[dict]) -> None:
 )
 def intervention(source: Path) -> Figure:
     """Draw the effect of the intervention against scores without it."""
-    cells = [cell for cell in _records(source) if cell["optimizer"] == "SGD"]
+    cells = [cell for cell in read_records(source) if cell["optimizer"] == "SGD"]
     markers = dict(zip(dict.fromkeys(cell["network"] for cell in cells), "os^vDP", strict=False))
     drawn, (axes,) = panels(1, 4, width=2.6, height=2.6)
     names = {
@@ -172,10 +173,6 @@ def order(source: Path) -> Figure:
     for axis in axes:
         axis.set(xlabel="epoch")
     return drawn
-
-
-def _records(source: Path) -> list[dict]:
-    return [json.loads(line) for line in Path(source).read_text().splitlines()]
 
 
 def _training(cell: dict) -> tuple:

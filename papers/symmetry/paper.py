@@ -49,10 +49,6 @@ def other_networks(results: Results) -> str:
     )
 
 
-def chain_is_short(results: Results) -> str:
-    return mixing_warning(results.runs["HMC"])
-
-
 def posterior_tables(results: Results) -> list[Table]:
     powers = results.json("symmetry_table", "summary.json")["power"]
     return quality_tables(results.json("symmetry_table", "table.json"), powers)
@@ -112,7 +108,7 @@ PAPER = Paper(
     artefacts=SYMMETRY_ARTEFACTS,
     claims=(*SYMMETRY_CLAIMS, *QUALITY_CLAIMS),
     sections=SECTIONS,
-    cautions=(other_networks, chain_is_short),
+    cautions=(other_networks, mixing_warning),
     numbers={
         "toy": lambda results: results.json("symmetry_toy", "summary.json"),
         "masses": lambda results: results.json("symmetry_mass", "summary.json"),

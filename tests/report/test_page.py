@@ -267,7 +267,7 @@ def test_a_chain_that_has_not_mixed_is_pointed_out(run, results, rhat, warned):
     group = {"largest_rhat": rhat, "smallest_ess_bulk": 3.3}
     content = {"groups": {"probability": group, "output_layer": group, "weights": None}}
     (run / "diagnostics.json").write_text(json.dumps(content))
-    warning = mixing_warning(results.runs["census"])
+    warning = mixing_warning(replace(results, runs={"HMC": results.runs["census"]}))
     assert ("probability" in warning) == warned
     assert "output layer" not in warning  # it follows the labels of units
     assert ("smallest bulk ESS 3" in warning) == warned

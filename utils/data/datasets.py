@@ -59,6 +59,10 @@ class Dataset:
         source = source_of(split_name(self.name)[0])
         return Normalisation(source.mean, source.std)
 
+    def part(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the images and labels of "train" or "test"."""
+        return getattr(self, f"{name}_images"), getattr(self, f"{name}_labels")
+
     def inputs(
         self, input_shape: Sequence[int], normalisation: Normalisation | None = None
     ) -> "Dataset":

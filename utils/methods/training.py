@@ -8,7 +8,6 @@ cores. On a GPU the whole stack is one batched product.
 """
 
 import math
-import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -153,21 +152,6 @@ def train(
                 if epoch + 1 < last:
                     running[pool.submit(train_group, group, epoch + 1)] = (group, epoch + 1)
     return state, losses
-
-
-def seconds_per_epoch(
-    network: Network, images: Tensor, labels: Tensor, settings: TrainingSettings, num_members: int
-) -> float:
-    """Measured estimate of the time the stack needs for an epoch, from a few of its steps."""
-    points = min(len(images), 40 * settings.batch_size)
-    members = min(num_members, 2 * torch.get_num_threads())
-    state = start_training(
-        torch.zeros(members, network.num_weights, device=images.device), settings
-    )
-    start = time.perf_counter()
-    train(network, state, images[:points], labels[:points], settings, seed=0, num_epochs=1)
-    elapsed = time.perf_counter() - start
-    return elapsed * (num_members / members) * (len(images) / points)
 
 
 def check_losses(losses: Tensor, when: str) -> None:

@@ -4,7 +4,7 @@ import json
 import operator
 from pathlib import Path
 
-from utils.data.datasets import Dataset
+from utils.data.datasets import Dataset, load_dataset
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
@@ -13,6 +13,8 @@ from utils.networks.optunet import OptuNet
 from utils.networks.resnet import ResNet8FRN, ResNet20FRN
 from utils.networks.resnet18 import ResNet18
 from utils.runs.errors import UserError, reason
+
+import torch
 
 CONV_NETWORKS: dict[str, type[ConvNetwork]] = {
     each.name: each for each in (OptuNet, LeNet, ResNet8FRN, ResNet20FRN, ResNet18)
@@ -35,6 +37,13 @@ def network_for(config, data) -> Network:
     return conv_network(
         config.network, data.image_shape, data.num_classes, config.width, config.normalise
     )
+
+
+def network_and_data(config, device: torch.device) -> tuple[Network, Dataset]:
+    """Return the network that a script's config describes, and its data set as it takes it."""
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
+    network = network_for(config, data)
+    return network, inputs_for(network, data).to(device)
 
 
 def conv_network(

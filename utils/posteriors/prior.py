@@ -24,11 +24,6 @@ class Prior:
     def precision(self) -> float | Tensor:
         return 1 / (self.std * self.std)
 
-    @property
-    def proper(self) -> bool:
-        """Whether at least one weight has a prior."""
-        return bool(torch.as_tensor(self.std).isfinite().any())
-
     def tempered(self, temperature: float) -> "Prior":
         """Return N(0, T s²)."""
         return Prior(self.std * math.sqrt(temperature))

@@ -7,7 +7,7 @@ from utils.evaluation.diagnostics import (
     energy_balance,
     slow_groups,
 )
-from utils.report.results import DAMAGED, Missing, RunResult
+from utils.report.results import Results, RunResult, or_none
 from utils.report.tables import Table, number
 from utils.runs.progress import duration
 
@@ -64,12 +64,10 @@ def chain_tables(run: RunResult) -> list[Table | str]:
     return [*tables, LABELS_REMARK] if found["groups"].keys() & FOLLOW_LABELS else tables
 
 
-def mixing_warning(run: RunResult) -> str:
-    """Return a sentence if R-hat says that the chain has not mixed in every respect, else ""."""
-    try:
-        slow = slow_groups(run.json("diagnostics.json")["groups"])
-    except (Missing, *DAMAGED):
-        return ""
+def mixing_warning(results: Results) -> str:
+    """Return a sentence if R-hat says that HMC has not mixed in every respect, else ""."""
+    run = results.runs["HMC"]
+    slow = or_none(lambda: slow_groups(run.json("diagnostics.json")["groups"]))
     if not slow:
         return ""
     return (
@@ -80,11 +78,8 @@ def mixing_warning(run: RunResult) -> str:
 
 def progress(run: RunResult) -> str:
     """Return the run's kind, and for chains how many of their samples are there."""
-    try:
-        layout = run.json("chains.json")
-        return (
-            f"{run.kind} ({layout['stored_per_chain']} of {layout['samples_per_chain']} samples "
-            "of a chain)"
-        )
-    except (Missing, *DAMAGED):
+    layout = or_none(lambda: run.json("chains.json"))
+    if layout is None:
         return run.kind
+    stored, asked = layout["stored_per_chain"], layout["samples_per_chain"]
+    return f"{run.kind} ({stored} of {asked} samples of a chain)"

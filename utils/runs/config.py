@@ -10,6 +10,7 @@ import dataclasses
 import math
 import os
 import typing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -279,6 +280,12 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
             raise UserError(f"Unexpected argument {flag!r}; settings are given as --name value.")
         raise unknown_key(flag, flag, [f"--{name}" for name in known])
     return vars(given)
+
+
+def add_shared_flags(parser: Parser, names: Sequence[str]) -> None:
+    """Add some settings of every script to a parser of other options, as None if not given."""
+    for name in names:
+        _add_flag(parser, _fields(Config)[name], getattr(Config, name))
 
 
 def _defaults(config_class, script: str) -> dict:

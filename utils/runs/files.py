@@ -260,6 +260,11 @@ def read_records(path: Path) -> list[dict]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def save_records(path: Path, records: list[dict]) -> None:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    write_atomically(path, lambda f: f.write(text.encode()))
+
+
 def last_values(records: str) -> dict:
     """Return the last value of every name in records of one JSON object a line."""
     return {name: v for line in records.splitlines() for name, v in json.loads(line).items()}
