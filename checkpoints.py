@@ -1,8 +1,9 @@
-"""Exchange sets of networks with other programs, as safetensors.
+"""Exchange sets of networks with other programs, as safetensors; publish HMC's predictions.
 
     python checkpoints.py export RUN                    a set of networks, with a card
     python checkpoints.py export RUN --tar              a file per network, in tars of 1,024
     python checkpoints.py import FILES --out_dir DIR    a posterior that every script takes
+    python checkpoints.py gold RUN --name NAME          HMC's predictions, for score.py
 
 `export` takes what `train.py --method sgd`, an ensemble or a sampler has left. It writes into
 --out_dir networks.safetensors with tensors [networks, …] under the names of a state_dict, and
@@ -12,6 +13,11 @@ README.md, the card: architecture, recipe, accuracies of the networks as they ar
 `import` takes safetensors files, tars of these such as the published sets of Laurent et al. (2024),
 .pt files of state_dicts, and folders. Files are read one after the other. float16 stays float16 on
 disk and becomes float32 when it is read.
+
+`gold` takes a run of HMC and writes NAME.npz into --out_dir, results/gold by default: what each
+chain predicts on the test images, in float16; and NAME.md, the card with posterior, sampler and
+checks. Chains that do not meet the criteria of a reference are refused, or marked with
+--preliminary.
 """
 
 import argparse
@@ -22,7 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from utils.data.datasets import load_dataset
-from utils.evaluation.metrics import accuracy, mean_nll
+from utils.evaluation.metrics import accuracy, mean_nll, scores
+from utils.evaluation.predictions import predict_samples
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -31,7 +38,9 @@ from utils.posteriors.exchange import export_tars, import_networks, natural, rea
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import is_set
 from utils.posteriors.named_samples import save_named_samples
+from utils.quality.gold import floor_text, read_gold, save_gold
 from utils.report.card import NetworkSet, card, preparation
+from utils.report.chain_card import chain_facts, chain_sections, gold_card, is_chain
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
@@ -45,21 +54,21 @@ from torch import Tensor
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 LICENCE = "MIT, as the repository that they were made with."
+ONE_CHAIN_PARTS = 10  # that a single chain's predictions are kept in
+OWN_SCORES = ("sample_accuracy", "nll", "ece", "brier")  # of HMC's predictions, for the card
 
 
 def main() -> None:
     options = read_options()
-    if options.command == "export":
-        export(options)
-    else:
-        import_all(options)
+    {"export": export, "import": import_all, "gold": publish_gold}[options.command](options)
 
 
 def read_options() -> argparse.Namespace:
     parser = Parser(prog="checkpoints.py", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="export|import")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="export|import|gold")
     _add_export(commands.add_parser("export", help="write a set of networks as safetensors"))
     _add_import(commands.add_parser("import", help="read networks from safetensors, tars, .pt"))
+    _add_gold(commands.add_parser("gold", help="write HMC's predictions as a gold standard"))
     return parser.parse_args()
 
 
@@ -108,6 +117,22 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_gold(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory of HMC")
+    parser.add_argument("--name", required=True, help="name of the gold standard")
+    parser.add_argument(
+        "--out_dir", type=Path, default=Path("results/gold"), metavar="DIR",
+        help="folder for NAME.npz and NAME.md (default: results/gold)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--preliminary", action="store_true", help="also of chains that have not converged"
+    )
+    parser.add_argument("--licence", default=LICENCE, help=f"(default: {LICENCE!r})")
+    parser.add_argument(
+        "--data_dir", default="data", metavar="DIR", help="folder of the data sets (default: data)"
+    )
+
+
 # ---- export
 
 
@@ -121,8 +146,7 @@ def export(options: argparse.Namespace) -> None:
             "leaves networks, such as one of train.py --method sgd."
         )
     name = options.name or "-".join(filter(None, [posterior.network.name, run.dataset]))
-    if "/" in name or name.startswith("."):
-        raise UserError(f"--name is part of a path: no '/' and no leading '.' in {name!r}, please.")
+    check_name(name)
     dtype = DTYPES[options.dtype]
     place = options.out_dir or Path("exported") / name
     with new_folder(place) as folder:
@@ -137,6 +161,11 @@ def export(options: argparse.Namespace) -> None:
             (folder / "README.md").write_text(card(describe(folder, name, run, options)))
             said = "README.md is their card"
     print(f"Wrote {len(posterior)} networks to {place}: {said}.")
+
+
+def check_name(name: str) -> None:
+    if "/" in name or name.startswith("."):
+        raise UserError(f"--name is part of a path: no '/' and no leading '.' in {name!r}, please.")
 
 
 def counted(rows, bar) -> Iterator[Tensor]:
@@ -161,6 +190,9 @@ def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace)
     numbers = numbers_of(options.run) or range(len(posterior))
     write_scores(folder / "networks.csv", numbers, hits, nlls)
     normalisation = data.normalisation(posterior.network.normalisation)
+    if is_chain(run):
+        facts = chain_facts(run, posterior.network, data.test_labels)
+        networks = networks._replace(sampling=chain_sections(facts))
     return networks._replace(
         inputs=preparation(posterior.network, run.dataset, normalisation),
         accuracies=hits, nlls=nlls, average=average,
@@ -170,13 +202,13 @@ def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace)
 def score(posterior, data) -> tuple[Tensor, Tensor, tuple[float, float]]:
     """Return accuracy [K] and NLL [K] of every network, and both of their average prediction."""
     network, labels = posterior.network, data.test_labels
-    scores, total = [], 0
+    rows, total = [], 0
     with progress_bar(len(posterior), "scoring", unit="network") as bar:
         for weights in counted(posterior, bar):
             probabilities = class_probabilities(network, weights, data.test_images)
             total = total + probabilities
-            scores.append((accuracy(probabilities, labels), mean_nll(probabilities, labels)))
-    hits, nlls = torch.tensor(scores, dtype=torch.float64).unbind(1)
+            rows.append((accuracy(probabilities, labels), mean_nll(probabilities, labels)))
+    hits, nlls = torch.tensor(rows, dtype=torch.float64).unbind(1)
     average = total / len(posterior)
     return hits, nlls, (accuracy(average, labels), mean_nll(average, labels))
 
@@ -194,6 +226,48 @@ def write_scores(path: Path, numbers: Sequence[int], hits: Tensor, nlls: Tensor)
         for network, row in enumerate(zip(numbers, hits.tolist(), nlls.tolist(), strict=True)):
             number, share, nll = row
             writer.writerow([network, number, f"{share:.6g}", f"{nll:.6g}"])
+
+
+# ---- gold
+
+
+def publish_gold(options: argparse.Namespace) -> None:
+    """Write what every chain of a run predicts, with its card."""
+    check_name(options.name)
+    if not options.run.exists():
+        raise UserError(f"{options.run} does not exist: give a run of MNIST_HMC.py.")
+    posterior, run = open_posterior(options.run), PastRun(options.run)
+    if not is_chain(run):
+        raise UserError(f"{options.run} is no run of HMC, whose chains could be checked.")
+    data = inputs_for(posterior.network, load_dataset(run.dataset, options.data_dir))
+    facts = chain_facts(run, posterior.network, data.test_labels)
+    missing = facts["checks"]["shortfalls"]
+    if missing and not options.preliminary:
+        raise UserError(
+            f"{options.run} is not converged well enough for others to rely on "
+            f"({'; '.join(missing)}): extend it with --resume and more --num_samples or "
+            "--num_chains, or mark it with --preliminary."
+        )
+    chains = posterior.num_chains
+    with progress_bar(len(posterior), "predicting", unit="sample") as bar:
+        predictions = predict_samples(
+            posterior.network, counted(posterior, bar), len(posterior), data.test_images,
+            chains if chains > 1 else ONE_CHAIN_PARTS,
+        )  # fmt: skip
+    own = scores(predictions.compared(predictions, data.test_labels))
+    part = "chain" if chains > 1 else "tenth of the chain"
+    num_parts, num_test, num_classes = predictions.parts.shape
+    facts |= {
+        "name": options.name, "dataset": run.dataset, "licence": options.licence, "part": part,
+        "num_parts": num_parts, "num_test": num_test, "num_classes": num_classes,
+        "scores": {name: own[name] for name in OWN_SCORES},
+    }  # fmt: skip
+    options.out_dir.mkdir(parents=True, exist_ok=True)
+    path = options.out_dir / f"{options.name}.npz"
+    save_gold(path, predictions, data.test_labels, facts)
+    gold = read_gold(path)
+    path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path))
+    print(f"Wrote {path} with {path.with_suffix('.md').name}, its card.")
 
 
 # ---- import

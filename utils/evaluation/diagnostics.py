@@ -5,11 +5,9 @@ localization: an improved R-hat for assessing convergence of MCMC". Draws are [c
 """
 
 import math
-from pathlib import Path
 
 from utils.evaluation.functionals import functional_names, functionals
 from utils.networks.network import Network
-from utils.runs.files import write_atomically
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -223,23 +221,21 @@ class Quantities:
         invariants = functionals(self._network, weights)
         return torch.cat([torch.stack(scalars), wrong, *projections, invariants]).cpu()
 
-    def complete(self, path: Path, samples: Path) -> None:
-        """Add the invariants to quantities that an earlier version stored without, if it did.
+    def complete(self, measured: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """Return the numbers of all samples, with invariants if an earlier version left them out.
 
-        Rows that are still to be filled are 0 in both files, and stay so.
+        Rows that are still to be filled are 0 in both arrays, and stay so.
         """
-        stored = np.load(path, mmap_mode="r")
         count = len(self.names) - len(functional_names(self._network))
-        if stored.shape[1] != count:
-            return
-        weights = np.load(samples, mmap_mode="r")
-        whole = np.zeros((len(stored), len(self.names)))
-        whole[:, :count] = stored
-        for row, numbers in enumerate(weights):
-            if numbers.any():
-                sample = torch.from_numpy(numbers.astype(np.float32))
+        if measured.shape[1] != count:
+            return measured
+        whole = np.zeros((len(measured), len(self.names)))
+        whole[:, :count] = measured
+        for row, weights in enumerate(samples):
+            if weights.any():
+                sample = torch.from_numpy(weights.astype(np.float32))
                 whole[row, count:] = functionals(self._network, sample).numpy()
-        write_atomically(path, lambda file: np.save(file, whole))
+        return whole
 
 
 def diagnose_all(draws: np.ndarray, names: list[str], hours: float) -> dict:

@@ -9,5 +9,6 @@ modes          the modes of a posterior, and equal shares of samples of them
 forecasts      what samples predict, in parts
 scores         QUALITY: the scores of the table, and their errors
 references     independent networks and HMC, in halves, with distances to the first
+gold           HMC's predictions in a file, and scores of others beside them
 published      published predictions of HMC, in the order of the test images
 """

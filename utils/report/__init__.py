@@ -9,5 +9,6 @@ chain           tables about a Markov chain
 elements        HTML from text and tables
 images          the PNGs that runs have left, made smaller
 card            the card of a published set of networks
+chain_card      the card of a run of HMC, and of its predictions as a gold standard
 page            the report: report.html with numbers.json and figures/
 """

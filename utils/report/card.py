@@ -56,6 +56,7 @@ class NetworkSet(NamedTuple):
     accuracies: Tensor | None = None  # [K], on the test images
     nlls: Tensor | None = None  # [K]
     average: tuple[float, float] | None = None  # accuracy and NLL of the average prediction
+    sampling: str = ""  # sections on posterior, sampler and checks, if a chain made them
 
 
 def card(networks: NetworkSet) -> str:
@@ -67,7 +68,7 @@ def card(networks: NetworkSet) -> str:
         f"# {networks.name}",
         f"{networks.count:,} {what}: {networks.network}{data}. Weights are in {precision}.",
         "## Architecture\n\n" + architecture(networks.network),
-        recipe(networks),
+        networks.sampling or recipe(networks),
         accuracies(networks),
         "## Loading\n\n" + loading(networks),
         f"## Licence\n\n{networks.licence}",

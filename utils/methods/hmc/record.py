@@ -200,8 +200,8 @@ class ChainRecord:
             [make_room(run.path(name), self._begun, rows, self._schedule.num_chains)
              for name in CHAIN_ARRAYS]
         )  # fmt: skip
-        if resumed and all(run.path(name).exists() for name in CHAIN_ARRAYS):
-            self._quantities.complete(run.path("quantities.npy"), run.path("samples.npy"))
+        if resumed:
+            self._complete_quantities()
         self._samples = ArrayFile(
             run.path("samples.npy"), (rows, self._network.num_weights), resumed=resumed
         )
@@ -219,6 +219,15 @@ class ChainRecord:
             except UserError:  # another rank has ended
                 self._checkpoint()  # which is a stop, if Ctrl-C has reached all ranks
                 raise
+
+    def _complete_quantities(self) -> None:
+        """Add quantities that an earlier version did not record."""
+        samples, measured = (self.run.path(name) for name in CHAIN_ARRAYS)
+        if samples.exists() and measured.exists():
+            before = np.load(measured, mmap_mode="r")
+            whole = self._quantities.complete(before, np.load(samples, mmap_mode="r"))
+            if whole is not before:
+                write_atomically(measured, lambda file: np.save(file, whole))
 
     def stop_if_asked(self) -> None:
         """End the run after a checkpoint if it was asked to; to be called in every step."""

@@ -1,0 +1,145 @@
+"""score.py and `checkpoints.py gold`: a run of HMC published, and predictions scored beside it."""
+
+import json
+import re
+import runpy
+import shutil
+import sys
+
+from tests.conftest import REPOSITORY, Ended
+from utils.quality.gold import read_gold
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, data_dir):
+    """Run a command to its end, in this process."""
+
+    def run(file, *arguments) -> Ended:
+        words = [file, *map(str, arguments), "--data_dir", str(data_dir)]
+        monkeypatch.setattr(sys, "argv", words)
+        capfd.readouterr()
+        code = 0
+        try:
+            runpy.run_path(str(REPOSITORY / file), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code or 0
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def chain(evaluated):
+    """Two toy chains of eight samples each."""
+    return evaluated / "default" / "HMC-MNIST-quick"
+
+
+@pytest.fixture
+def gold(chain, command, tmp_path):
+    arguments = ("--name", "toy", "--out_dir", tmp_path, "--preliminary")
+    done = command("checkpoints.py", "gold", chain, *arguments)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "toy.npz"
+
+
+def scores(command, tmp_path, gold, *files):
+    out = tmp_path / "scores.json"
+    done = command(
+        "score.py", *files, "--gold", gold, "--num_draws", 16, "--num_bootstraps", 4, "--out", out
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def test_hmc_beside_itself_and_others(gold, chain, command, tmp_path):
+    other = chain.with_name("VI-MNIST-quick")
+    said, found = scores(command, tmp_path, gold, chain, other)
+    own, vi = (found["scores"][str(path)] for path in (chain, other))
+    assert own["values"]["agreement"] > 0.999  # but for float16
+    assert own["values"]["total_variation"] < 1e-3
+    summary = json.loads((chain / "summary.json").read_text())
+    assert own["values"]["nll"] == pytest.approx(summary["test_nll"], rel=1e-3)
+    assert 0.1 < vi["values"]["agreement"] < 1
+    assert 0 < vi["errors"]["total_variation"] < 0.3
+    assert f"agreement {found['floor']['agreement']:.4f}" in said
+    assert "toy is preliminary" in said
+
+
+def test_predictions_in_another_order(gold, command, tmp_path):
+    rows = read_gold(gold).predictions.average().numpy()
+    order = np.random.default_rng(0).permutation(len(rows))
+    np.savez(tmp_path / "mine.npz", probabilities=rows[order])
+    said, found = scores(command, tmp_path, gold, tmp_path / "mine.npz")
+    (only,) = found["scores"].values()
+    assert only["values"]["agreement"] < 0.2
+    assert "hardly more often than by chance" in said
+    labels = read_gold(gold).labels.numpy()[order]
+    np.savez(tmp_path / "mine.npz", probabilities=rows[order], labels=labels)
+    done = command("score.py", tmp_path / "mine.npz", "--gold", gold)
+    assert done.returncode == 2
+    assert re.fullmatch(r"score: .*the labels in another order.*\.\n", done.stderr)
+
+
+def test_the_card_says_what_was_checked(gold):
+    card = gold.with_suffix(".md").read_text()
+    about = read_gold(gold).about
+    assert about["posterior"]["num_train"] == 300
+    assert about["sampler"]["num_chains"] == 2 == about["num_parts"]
+    assert {"probability", "invariants"} <= about["checks"]["groups"].keys()
+    for text in ("784-10-10", "σ = 1", "**Preliminary.**", about["labels_sha256"], "MIT"):
+        assert text in card
+    assert " --out_dir" not in card
+
+
+def test_chains_that_have_not_converged_are_refused(chain, command, tmp_path):
+    done = command("checkpoints.py", "gold", chain, "--name", "toy", "--out_dir", tmp_path)
+    assert done.returncode == 2
+    assert "--preliminary" in done.stderr
+    assert not list(tmp_path.iterdir())
+    network = chain.with_name("ensemble-MNIST-quick")
+    done = command("checkpoints.py", "gold", network, "--name", "toy", "--out_dir", tmp_path)
+    assert "no run of HMC" in done.stderr
+
+
+def test_other_posteriors_are_pointed_out(gold, chain, command, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(chain, other)
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(config.replace("prior_std: 1.0", "prior_std: 0.5"))
+    said, _ = scores(command, tmp_path, gold, other)
+    assert "another posterior: prior_std 0.5, not 1.0" in said
+
+
+def test_an_exported_chain_has_the_same_card(chain, command, tmp_path):
+    done = command("checkpoints.py", "export", chain, "--out_dir", tmp_path / "set")
+    assert done.returncode == 0, done.stderr
+    card = (tmp_path / "set" / "README.md").read_text()
+    assert "## Posterior" in card
+    assert "functionals of the weights without labels" in card
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing.npz", "--gold", "none"), "no gold standard 'none'"),
+        (("missing.npz",), "--gold"),
+    ],
+)
+def test_what_is_refused(command, arguments, words):
+    done = command("score.py", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "results" / "gold").glob("*.npz")))
+def test_committed_gold_standards(path):
+    """They have converged, are of their data set, and their card says so."""
+    gold = read_gold(path)
+    assert gold.about["checks"]["shortfalls"] == []
+    assert gold.about["name"] == path.stem
+    assert "meet the criteria" in path.with_suffix(".md").read_text()
+    assert path.stat().st_size < 2_000_000
