@@ -13,7 +13,6 @@ Takes a minute for each posterior of 100 networks. Leaves in its run directory c
 summary.json.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from papers.symmetry import claims
@@ -25,7 +24,7 @@ from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.members import Members, open_members
-from utils.posteriors.moments import no_moments
+from utils.posteriors.moments import fit_blocks
 from utils.report.paper import print_verdicts
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
@@ -77,7 +76,7 @@ def main(config: CompactConfig) -> None:
         num_train = PastRun(paths[name]).data.get("num_train")
         ready = inputs_for(members.network, data).to(device)
         images = ready.train_images[:num_train][: config.num_match_images]
-        results[name] = study(members, name, ready, images, config)
+        results[name] = compare_gaussians(members, name, ready, images, config)
     run.save_json("compact.json", results)
     run.finish({"columns": results})
     print_results(results)
@@ -88,7 +87,7 @@ def main(config: CompactConfig) -> None:
 # ---- Gaussians
 
 
-def study(
+def compare_gaussians(
     members: Members, name: str, data: Dataset, images: Tensor, config: CompactConfig
 ) -> dict:
     """Return scores of q_d and q_r for every treatment of scales, beside the networks' own."""
@@ -103,8 +102,8 @@ def study(
             rebased = (each.weights for each in rebase_all(network, rows, matcher))
             results["scales"][scales] = {}
             for key, chosen in {"q_d": rows, "q_r": rebased}.items():
-                posterior = fit(network, chosen)
-                results["scales"][scales][key] = score(posterior, truth, data, config)
+                posterior = fit_blocks(chosen, len(rows))[0].gaussian(network)
+                results["scales"][scales][key] = score_draws(posterior, truth, data, config)
                 bar.update()
     return results
 
@@ -117,18 +116,10 @@ def scaled(network: Network, weights: Tensor, normal_form: NormalForm | None) ->
     return move(weights, normal_form(network, weights)).float()
 
 
-def fit(network: Network, weights: Iterable[Tensor]) -> Gaussian:
-    """Return the Gaussian with the mean and deviation of every weight."""
-    moments = None
-    for row in weights:
-        moments = (moments or no_moments(row)).add(row)
-    return moments.gaussian(network)
-
-
 # ---- scores
 
 
-def score(posterior: Gaussian, truth: Tensor, data: Dataset, config: CompactConfig) -> dict:
+def score_draws(posterior: Gaussian, truth: Tensor, data: Dataset, config: CompactConfig) -> dict:
     """Return each score in every repeat, and the accuracy of the one network at the mean.
 
     Repeats draw the same noise for every Gaussian, so differences between Gaussians are paired.

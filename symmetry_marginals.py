@@ -66,7 +66,8 @@ def main(config: MarginalsConfig) -> None:
     check_units(posteriors)
     run = open_run(config, KIND, choose_device(config.device), inputs)
     results = {
-        name: study(members, name, config.seed, config.key) for name, members in posteriors.items()
+        name: count_largest(members, name, config.seed, config.key)
+        for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
     figures.largest_weights.save(run)
@@ -82,7 +83,7 @@ def check_units(posteriors: dict[str, Members]) -> None:
             raise UserError(f"{name} is of the network {members.network} without hidden units.")
 
 
-def study(members: Members, name: str, seed: int, key: str) -> dict:
+def count_largest(members: Members, name: str, seed: int, key: str) -> dict:
     """Return the test of every group of units in every view of a posterior."""
     network, groups = members.network, {}
     views = dict(views_of(members, name, seed))

@@ -67,7 +67,7 @@ def main(config: OrderConfig) -> None:
         "transpositions_to_end": transpositions_between(network, weights[:-1], weights[-1:]),
     }
     for key in KEYS:
-        results |= correlations(network, weights, key)
+        results |= order_correlations(network, weights, key)
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
     figures.order.save(run)
     run.finish(summary_of(epochs, results))
@@ -114,7 +114,7 @@ def train_on(
 # ---- what is measured
 
 
-def correlations(network: Network, weights: Tensor, key: str) -> dict[str, np.ndarray]:
+def order_correlations(network: Network, weights: Tensor, key: str) -> dict[str, np.ndarray]:
     """Return τ [snapshots − 1, networks, groups] between neighbours, and to the end."""
     keys = [unit_keys(network, weights, name, key) for name in network.groups]
     last = len(weights) - 1

@@ -74,7 +74,7 @@ def main(config: ToyConfig) -> None:
     save(run, network, points, classes, views)
     summary = {
         "failed": int((accuracies(network, trained, points, classes) < LEARNT).sum()),
-        "entropies": {name: entropy(last_layer(network, each)) for name, each in views.items()},
+        "entropies": {name: bin_entropy(last_layer(network, each)) for name, each in views.items()},
         **summary_of(shapes_in(*(last_layer(network, views[name]) for name in PANELS[:2]))),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
@@ -138,7 +138,7 @@ def last_layer(network: Network, weights: Tensor) -> np.ndarray:
 # ---- what is measured
 
 
-def entropy(values: np.ndarray) -> float:
+def bin_entropy(values: np.ndarray) -> float:
     """Return the entropy [bits] of the first two columns, brought to one size, in square bins."""
     pairs = values[:, :2]
     bins = np.floor(pairs / (BIN * np.median(np.abs(pairs))))

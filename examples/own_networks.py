@@ -28,6 +28,7 @@ samples. A low σ means a certain weight only if the networks are samples of a p
 import argparse
 import dataclasses
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
 from utils.runs.progress import progress_bar
+from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
 from utils.symmetry.matching import make_matcher
 from utils.symmetry.paths import Line, barrier, score
@@ -155,14 +157,8 @@ def read_options() -> argparse.Namespace:
 
 def check_place(out_dir: Path) -> None:
     """Make the directory, or refuse one that is not empty."""
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        empty = not any(out_dir.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"Cannot use {out_dir} as a directory: {error.strerror}. Give another --out_dir."
-        ) from None
-    if not empty:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    if any(out_dir.iterdir()):
         raise UserError(f"{out_dir} is not empty: give another --out_dir, or empty it.")
 
 
@@ -476,10 +472,5 @@ def percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with ends_in_a_sentence("own_networks", shlex.join(["python", *sys.argv])):
         main(read_options())
-    except (UserError, OSError) as error:
-        print(f"own_networks: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -2,7 +2,12 @@
 
 import json
 
-from symmetry_order import OrderConfig, correlations, train_with_snapshots, transpositions_between
+from symmetry_order import (
+    OrderConfig,
+    order_correlations,
+    train_with_snapshots,
+    transpositions_between,
+)
 from utils.data.datasets import load_dataset
 from utils.methods.training import settings_of, start_training, train
 from utils.networks.mlp import MLP
@@ -45,7 +50,7 @@ def test_planted_orders_are_measured():
     assert steps.tolist() == [reversed_once, same, reversed_once]
     to_end = transpositions_between(NETWORK, snapshots[:-1], snapshots[-1:])
     assert to_end.tolist() == [same, reversed_once, reversed_once]
-    by_norm = correlations(NETWORK, snapshots, "norm")
+    by_norm = order_correlations(NETWORK, snapshots, "norm")
     step, end = by_norm["norm_step"], by_norm["norm_end"]
     assert step[:, 0] == pytest.approx(np.ones((3, 2)))
     assert step[1] == pytest.approx(np.ones((2, 2)))

@@ -5,8 +5,8 @@ import math
 
 from symmetry_toy import (
     CONFIG,
+    bin_entropy,
     compare_copies,
-    entropy,
     loss_gradient,
     shapes_in,
     summary_of,
@@ -109,7 +109,7 @@ def test_orders_that_never_occur_count_as_zero():
 def test_entropy_of_equally_filled_bins():
     places = np.array([(a, b) for a in (-1.0, 1.0) for b in (-1.0, 1.0)])
     for values in (places, 7 * np.repeat(places, 5, axis=0)):
-        assert entropy(values) == pytest.approx(2.0)
+        assert bin_entropy(values) == pytest.approx(2.0)
 
 
 def test_the_shape_of_a_circle_with_lobes():
