@@ -26,7 +26,7 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network
 from utils.networks.registry import network_and_data
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
@@ -216,7 +216,6 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     run.log_table("barriers", ["alignment", *columns], rows)
     undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
-    print("\nLargest barriers on the line from W_0 to W_1")
     heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]"]
     heads.append(f"NoT of {' + '.join(network.groups)}")
     cells = [
@@ -224,7 +223,7 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
          " + ".join(map(str, summary[name]["transpositions_per_layer"]))]
         for name, train, test, error, _ in rows
     ]  # fmt: skip
-    print_table([heads, *cells])
+    Table(heads, cells, "Largest barriers on the line from W_0 to W_1").print()
     dead, reference_dead, tied, reference_tied = undecided.values()
     print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
     print(f"Hidden units that respond just as another one: {tied} of W_1, {reference_tied} of W_0")

@@ -29,7 +29,7 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network
 from utils.networks.registry import network_and_data
-from utils.report.tables import number, print_table
+from utils.report.tables import Table, number
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
@@ -268,9 +268,8 @@ def report(run: Run, records: list[dict]) -> None:
          f"{found['mean_change']:.1f}", f"{found['mean_test_loss_barrier']:.4f}"]
         for stage, found in summary.items()
     ]  # fmt: skip
-    print()
-    print_table([heads, *cells])
-    print("Expected is the NoT planted, and 0 where that is undone.")
+    note = "Expected is the NoT planted, and 0 where that is undone."
+    Table(heads, cells, "Pairs that start as permuted copies", note).print()
     correlation = summary["trained"]["rank_correlation_planted_barrier"]
     print(f"Rank correlation of planted NoT and barrier after training: {number(correlation, 3)}")
     print(f"Saved in {run.directory}")
