@@ -88,7 +88,8 @@ def test_iterated_mean_finds_the_network_behind_shuffled_noisy_copies(method):
     mean = iterated_mean(
         SHALLOW, copies, lambda reference: make_matcher(method, SHALLOW, reference, images)
     )
-    back = rebase(SHALLOW, mean, WeightMatcher(SHALLOW, weights)).weights
+    assert mean.at_rest
+    back = rebase(SHALLOW, mean.weights, WeightMatcher(SHALLOW, weights)).weights
     # 8 copies with 2% noise each: their mean is off by 0.02/√8 = 0.7% of the weights' size
     assert (back - weights).norm() / weights.norm() < 0.01
 
@@ -100,11 +101,12 @@ def test_iterated_mean_stops_after_the_last_round_or_at_rest():
         rounds.append(reference)
         return WeightMatcher(SHALLOW, reference)
 
-    iterated_mean(SHALLOW, samples, matcher_for, max_rounds=1)
-    assert len(rounds) == 1
+    stopped = iterated_mean(SHALLOW, samples, matcher_for, max_rounds=1)
+    assert (len(rounds), stopped.rounds, stopped.at_rest) == (1, 1, False)
     rested = iterated_mean(SHALLOW, samples, matcher_for)
-    torch.testing.assert_close(rested, rounds[-1], rtol=1e-5, atol=1e-6)
-    assert 1 < len(rounds) < 21
+    torch.testing.assert_close(rested.weights, rounds[-1], rtol=1e-5, atol=1e-6)
+    assert rested.at_rest
+    assert 1 < rested.rounds == len(rounds) - 1 < 20
 
 
 @pytest.mark.parametrize("method", METHODS)

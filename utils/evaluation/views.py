@@ -219,7 +219,7 @@ def align_to_mean(setting: Setting, samples, aligned: Aligned) -> Aligned | None
         return None
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
     some = list(rebased.spaced(config.study_samples))
-    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds)
+    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds).weights
     blocks = setting.blocks_of(samples).moments
     with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
         return align_again(setting.network, rebased, matcher_for(mean), mean, blocks, bar.update)

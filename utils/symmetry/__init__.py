@@ -10,5 +10,7 @@ contributions    what hidden units contribute to the logits
 matching         matchers: the permutation that aligns a network to a reference
 many_to_one      each unit of a reference takes its most similar one
 rebasin          move networks to a normal form, check their function, iterate the mean
+consensus        align a set of networks to each other, with no reference among them
+repair           give units the mean and deviation over images that other networks' have
 paths            the line between two networks, and the loss barrier on it
 """

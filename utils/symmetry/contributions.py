@@ -26,6 +26,11 @@ def head_slots(network: Network, activations: dict[str, Tensor]) -> dict[str, Sl
     return heads
 
 
+def heads_of(network: Network, weights: Tensor, images: Tensor) -> dict[str, Slot]:
+    """Return the same for a network of these weights; one image tells."""
+    return head_slots(network, network.activations(weights, images[:1].to(weights.dtype)))
+
+
 def head_weights(slot: Slot, weights: Tensor) -> Tensor:
     """Return v [classes, units], centred over classes, in float64."""
     values = slot.of(weights).double()

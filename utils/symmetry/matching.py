@@ -22,7 +22,7 @@ from typing import NamedTuple
 from utils.networks.network import RELU, TANH, Network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
-from utils.symmetry.contributions import contributions, head_slots, head_weights
+from utils.symmetry.contributions import contributions, head_weights, heads_of
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -174,7 +174,7 @@ class ActivationMatcher:
             tie_break = cosines.similarity(weights, aligned, name)
             return comparison.similarity[pairs] + resolution[pairs] * tie_break
 
-        aligned = _assign_all(self.network, similarity, signed)
+        aligned = assign_all(self.network, similarity, signed)
         return Matching(
             aligned,
             dead=sum(_num_dead(each.squares) for each in comparisons.values()),
@@ -196,8 +196,8 @@ class ContributionMatcher(ActivationMatcher):
     """
 
     def __init__(self, network: Network, reference: Tensor, images: Tensor, scales: bool = False):
-        first = network.activations(reference, images[:1].to(reference.dtype))
-        self._heads, self._scales, self._activations = head_slots(network, first), scales, None
+        self._heads, self._scales = heads_of(network, reference, images), scales
+        self._activations = None
         super().__init__(network, reference, images)
         for name, slot in self._heads.items():
             self._squares[name] = self._squares[name] * _head_squares(slot, reference)
@@ -425,7 +425,7 @@ class CosineMatcher:
 
     def __call__(self, weights: Tensor) -> Matching:
         return Matching(
-            _assign_all(self.network, lambda aligned, name: self.similarity(weights, aligned, name))
+            assign_all(self.network, lambda aligned, name: self.similarity(weights, aligned, name))
         )
 
     def similarity(self, weights: Tensor, aligned: Transformation, name: str) -> Tensor:
@@ -505,7 +505,7 @@ def _reached(similarity: Tensor, aligned: Transformation, name: str) -> Tensor:
     return reached * aligned.signs[name].gather(-1, perm) if name in aligned.signs else reached
 
 
-def _assign_all(
+def assign_all(
     network: Network,
     similarity: Callable[[Transformation, str], Tensor],
     signed: dict[str, Tensor] | None = None,

@@ -59,20 +59,26 @@ def mean_weights(samples: Iterable[Tensor]) -> Tensor:
     return (total / count).to(weights.dtype)
 
 
+class IteratedMean(NamedTuple):
+    weights: Tensor  # [d]
+    rounds: int
+    at_rest: bool  # else it was stopped after the last round
+
+
 def iterated_mean(
     network: Network,
     samples: Sequence[Tensor],
     matcher_for: Callable[[Tensor], Matcher],
     max_rounds: int = 20,
-) -> Tensor:
+) -> IteratedMean:
     """Rebase all samples to their mean, take the mean of the result, and repeat until it rests.
 
     Every round goes through the samples once; `matcher_for(reference)` makes the matchers.
     """
     reference = mean_weights(samples)
-    for _ in range(max_rounds):
+    for number in range(1, max_rounds + 1):
         rebased = rebase_all(network, samples, matcher_for(reference))
         before, reference = reference, mean_weights(moved.weights for moved in rebased)
         if (reference - before).norm() <= RESOLUTION * before.norm():
-            break
-    return reference
+            return IteratedMean(reference, number, True)
+    return IteratedMean(reference, max_rounds, False)
