@@ -16,59 +16,41 @@ reliability_diagrams and confidence (.png and .pdf), and summary.json.
 """
 
 import json
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from papers.symmetry import quality_claims, quality_figures, quality_tables
 from utils.data.datasets import load_dataset
 from utils.evaluation.candidates import check_names, named_paths, open_candidate, warn_of_other_data
 from utils.networks.network import Network
-from utils.posteriors.posterior import Posterior
-from utils.quality.calibration import calibrated_errors, equal_width, reliability
-from utils.quality.correlation import grouped_correlation
-from utils.quality.forecasts import Forecast, forecast, num_parts
+from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
 from utils.quality.images import ImageSets, load_test_images
-from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.published import published_predictions
 from utils.quality.references import (
     HMC,
     NETWORKS,
-    Reference,
-    beside,
-    beside_errors,
-    fit_reference,
-    mean_squares,
+    Halves,
     reference_paths,
     split_chains,
     split_networks,
 )
-from utils.quality.scores import quality_errors, quality_scores
+from utils.quality.relations import distances_and_scores, order_by_reference
+from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.lookup import NEWEST, NONE, PastRun, identify
+from utils.runs.lookup import NEWEST, NONE, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import count_symmetries, total
 
-import numpy as np
-import torch
-from torch import Tensor
-
 KIND = "symmetry_table"
 PUBLISHED = "published"
 KINDS = {NETWORKS: "sgd", HMC: "HMC"}  # of runs, as reproduce.py and other scripts call them
-LEAST_SAMPLES = 4  # for distances
-LEAST_CLUSTERS = 4  # for correlations: intervals come from resampling them
-HISTOGRAM_BINS = 40
-ONE, SEVERAL = "one", "multi"  # modes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,62 +89,27 @@ class TableConfig(Config):
     num_bootstraps: int = option(100, "resamplings behind standard errors", minimum=2)
 
 
-class Row(NamedTuple):
-    """A row of the table: a set of samples, or one for each of some modes, to be averaged."""
-
-    name: str
-    modes: str  # ONE or SEVERAL
-    sets: list[SampleSet]
-    path: Path
-
-    def name_of(self, number: int) -> str:
-        return f"{self.name}-{self.modes}-{number:02}"
-
-
-class Setting(NamedTuple):
-    """What every set of samples is compared with."""
-
-    network: Network
-    images: ImageSets
-    references: list[Reference]
-    truths: dict[str, Tensor]  # average predictions by reference
-    config: TableConfig
-
-
 def main(config: TableConfig) -> None:
     device = choose_device(config.device)
     paths = find_inputs(config)
     inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
-    candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
-    warn_of_other_data(candidates.values())
-    modes = {name: modes_of(each.posterior) for name, each in candidates.items()}
-    network = check_network(modes, paths)
-    halves = {NETWORKS: split_networks(modes[NETWORKS], config.num_samples, config.seed)}
-    if HMC in modes:
-        halves[HMC] = split_chains(modes[HMC], config.num_samples, config.seed)
+    trained = open_posteriors(paths)
+    network = check_network(trained, paths)
+    halves = split_references(trained, config)
     data = load_dataset(config.dataset, config.data_dir)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
     run.select_matmul()
-    check_memory(network, len({NETWORKS, HMC} & set(paths)), run)
+    check_memory(network, len(halves), run)
     network.save(run.path("network.json"))
-    rows = rows_of(modes, halves, paths, config)
     with run.graceful_stop():
-        setting = set_up(network, images.to(device), halves, config)
-        results = [compare_row(row, setting, run) for row in rows]
-        powers = powers_of(setting, halves, run)
-    run.save_json("table.json", results)
-    results = json.loads(run.path("table.json").read_text())  # with None for what is not known
-    run.save_json("correlations.json", correlations(results, config))
-    for figure in quality_figures.TABLE:
-        figure.save(run)
-    run.finish(summary_of(setting, powers))
-    for table in quality_tables.quality_tables(results, powers):
-        table.print()
-    print_verdicts(run, *quality_claims.TABLE)
-    print(f"Saved in {run.directory}")
+        standard = prepare(network, images.to(device), halves, config)
+        rows = compare_all(trained, halves, standard, run)
+        powers = powers_of(standard, halves, run)
+    summary = summary_of(standard, powers)
+    finish(rows, summary, run)
 
 
 # ---- what is compared
@@ -178,14 +125,23 @@ def find_inputs(config: TableConfig) -> dict[str, Path]:
             raise UserError(f"{name} is the name of a reference: give --{name} PATH instead.")
     if config.published != NONE and config.dataset != "CIFAR10":
         raise UserError(f"--published is about CIFAR10, and not {config.dataset}: leave it out.")
+    if config.published != NONE and config.num_images is not None:
+        raise UserError("--published is about all test images: give --num_images none.")
     return references | posteriors
 
 
-def check_network(modes: dict[str, list[Posterior]], paths: dict[str, Path]) -> Network:
+def open_posteriors(paths: dict[str, Path]) -> dict[str, Trained]:
+    """Open both references and all posteriors, by name."""
+    candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
+    warn_of_other_data(candidates.values())
+    return {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
+
+
+def check_network(trained: dict[str, Trained], paths: dict[str, Path]) -> Network:
     """Return the network of all posteriors; refuse different ones."""
-    network = modes[NETWORKS][0].network
+    network = trained[NETWORKS].modes[0].network
     for name, path in paths.items():
-        other = modes[name][0].network
+        other = trained[name].modes[0].network
         if other != network:
             raise UserError(
                 f"{path} is of the network {other}, but {paths[NETWORKS]} of {network}: give "
@@ -194,270 +150,108 @@ def check_network(modes: dict[str, list[Posterior]], paths: dict[str, Path]) -> 
     return network
 
 
+def split_references(trained: dict[str, Trained], config: TableConfig) -> dict[str, Halves]:
+    most, seed = config.num_samples, config.seed
+    halves = {NETWORKS: split_networks(trained[NETWORKS].modes, most, seed)}
+    if HMC in trained:
+        halves[HMC] = split_chains(trained[HMC].modes, most, seed)
+    else:
+        print(
+            "Independent networks are the only reference: distances say how far posteriors are "
+            "from them, not from the true posterior. --hmc adds HMC."
+        )
+    return halves
+
+
 def check_memory(network: Network, references: int, run: Run) -> None:
     """Say what memory the weights need: of each reference in three spaces, and of a row in two."""
     numbers = (3 * references + 4) * 2 * run.config.num_samples * network.num_weights
     check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)
 
 
-def rows_of(
-    modes: dict[str, list[Posterior]], halves: dict, paths: dict[str, Path], config: TableConfig
-) -> list[Row]:
-    """Return the rows: of each posterior one mode and several, and the references' other halves."""
-    rows = []
-    for name, own in modes.items():
-        if name == NETWORKS:
-            own = halves[NETWORKS].second.modes
-        if name != HMC:
-            sets = [
-                sample_modes(f"{name} {number}", [mode], config.num_samples, config.seed)
-                for number, mode in enumerate(own[: config.num_modes])
-            ]
-            rows.append(Row(name, ONE, sets, paths[name]))
-        if name in halves:
-            rows.append(Row(name, SEVERAL, [halves[name].second], paths[name]))
-        elif len(own) > 1:
-            single = all(hasattr(mode, "num_chains") and len(mode) == 1 for mode in own)
-            most = config.num_samples if single else config.num_modes
-            sets = [sample_modes(name, own[:most], config.num_samples, config.seed)]
-            rows.append(Row(name, SEVERAL, sets, paths[name]))
-    return rows
-
-
-def set_up(network: Network, images: ImageSets, halves: dict, config: TableConfig) -> Setting:
-    """Fit both references, and predict with their first halves."""
+def prepare(
+    network: Network, images: ImageSets, halves: dict[str, Halves], config: TableConfig
+) -> Standard:
     (anchor,) = halves[NETWORKS].rest[0].draw(1, generator(config.seed, "anchor"))
-    references, truths = [], {}
-    for name, (first, *_) in halves.items():
-        references.append(fit_reference(
-            name, network, first, anchor, images, config.num_inputs, config.num_permutations,
-            config.seed,
-        ))  # fmt: skip
-        parts = num_parts(len(first), len(first.modes))
-        truths[name] = forecast(network, first, len(first), parts, images).average
-    if config.published != NONE:
-        if config.num_images is not None:
-            raise UserError("--published is about all test images: leave --num_images out.")
-        truths[PUBLISHED] = published_predictions(config.published, images.labels, config.data_dir)
-    return Setting(network, images, references, truths, config)
+    standard = fit_references(
+        network, images, halves, anchor, config.num_inputs, config.num_permutations,
+        config.num_bootstraps, config.seed,
+    )  # fmt: skip
+    if config.published == NONE:
+        return standard
+    published = published_predictions(config.published, images.labels, config.data_dir)
+    return standard._replace(truths=standard.truths | {PUBLISHED: published})
 
 
 # ---- comparing
 
 
-def compare_row(row: Row, setting: Setting, run: Run) -> dict:
-    """Return a row's results: those of its set, or means over its sets with their errors."""
-    results = []
-    with progress_bar(len(row.sets), f"{row.name}, {row.modes} mode", unit="set") as bar:
-        for number, samples in enumerate(row.sets):
-            results.append(kept(run, row.name_of(number), lambda s=samples: compare(s, setting)))
-            run.stop_if_asked()
+def compare_all(
+    trained: dict[str, Trained], halves: dict[str, Halves], standard: Standard, run: Run
+) -> list[dict]:
+    """Return the results of all rows; those of an earlier session are read."""
+    config = run.config
+    rows = rows_of(with_derived(trained), halves, config.num_samples, config.num_modes, config.seed)
+    with progress_bar(sum(len(row.sets) for row in rows), "table", unit="set") as bar:
+
+        def keep(name: str, compute) -> dict:
+            result = kept(run, name, compute)
             bar.update()
-    about = {"name": row.name, "modes": row.modes, "num_modes": len(row.sets[0].modes)}
-    about |= {"samples": len(row.sets[0]), "averaged": len(row.sets)}
-    about["training_seconds"] = training_seconds(row, len(row.sets[0].modes))
-    if row.modes == SEVERAL:
-        return about | results[0]
-    return about | averaged(results) | {"points": [without_curves(each) for each in results]}
+            return result
+
+        return [compare_row(row, standard, keep) for row in rows]
 
 
 def kept(run: Run, name: str, compute) -> dict:
     """Return what an earlier session has saved under this name, or compute and save it."""
     path = run.path("sets") / f"{name}.json"
     if not path.exists():
+        run.stop_if_asked()
         path.parent.mkdir(exist_ok=True)
         save_json(path, compute())
     return json.loads(path.read_text())
 
 
-def compare(samples: SampleSet, setting: Setting) -> dict:
-    """Return all that is measured of a set of samples."""
-    network, config = setting.network, setting.config
-    started = time.perf_counter()
-    weights = samples.weights()
-    sampled = time.perf_counter()
-    parts = num_parts(len(samples), len(samples.modes))
-    prediction = forecast(network, weights, len(samples), parts, setting.images)
-    predicted = time.perf_counter()
-    enough = len(samples) >= LEAST_SAMPLES
-    return {
-        "scores": quality_scores(prediction),
-        "errors": quality_errors(prediction, config.num_bootstraps, config.seed, samples.name),
-        "beside": {
-            name: beside(prediction.average, truth) for name, truth in setting.truths.items()
-        },
-        "beside_errors": {
-            name: beside_errors(prediction, truth, config.num_bootstraps, config.seed, samples.name)
-            for name, truth in setting.truths.items()
-        },
-        "distances": {
-            reference.name: reference.distances(weights, samples.blocks, network)
-            for reference in setting.references
-            if enough
-        },
-        "mean_squares": mean_squares(network, weights),
-        "sampling_seconds": sampled - started,
-        "prediction_seconds": predicted - sampled,
-        **curves(prediction, config.seed),
-    }
-
-
-def curves(prediction: Forecast, seed: int) -> dict:
-    """Return the reliability diagram, and histograms of confidence in and out of distribution."""
-    bins = reliability(prediction.average, prediction.labels)
-    null = calibrated_errors(prediction.average, generator(seed, "calibrated"))
-    outside = prediction.outside.parts.mean(0)
-    return {
-        "reliability": {name: each.tolist() for name, each in bins._asdict().items()},
-        "calibrated_ece": [null.mean().item(), null.quantile(0.95).item()],
-        "confidence": {
-            side: histogram(average).tolist()
-            for side, average in (("inside", prediction.average), ("outside", outside))
-        },
-    }
-
-
-def histogram(average: Tensor) -> Tensor:
-    """Return the shares of images by their largest probability."""
-    counts = torch.histc(average.max(-1).values.float().cpu(), HISTOGRAM_BINS, 0, 1)
-    return counts / counts.sum()
-
-
-def averaged(results: Sequence[dict]) -> dict:
-    """Return means over modes, with standard errors from their differences; curves likewise."""
-    count = len(results)
-    scores = {name: [each["scores"][name] for each in results] for name in results[0]["scores"]}
-    return {
-        "scores": {name: mean_of(values) for name, values in scores.items()},
-        "errors": {name: error_of(values) for name, values in scores.items()},
-        **{
-            part: {
-                name: {key: summarise([each["beside"][name][key] for each in results])
-                       for key in first}
-                for name, first in results[0]["beside"].items()
-            }
-            for part, summarise in (("beside", mean_of), ("beside_errors", error_of))
-        },
-        "distances": {
-            reference: {
-                space: averaged_distance([each["distances"][reference][space] for each in results])
-                for space in spaces
-            }
-            for reference, spaces in results[0]["distances"].items()
-        },
-        "confidence": {
-            side: np.mean([each["confidence"][side] for each in results], 0).tolist()
-            for side in ("inside", "outside")
-        },
-        "reliability": pooled([each["reliability"] for each in results]),
-        **{
-            name: sum(each[name] for each in results) / count
-            for name in ("sampling_seconds", "prediction_seconds")
-        },
-    }  # fmt: skip
-
-
-def averaged_distance(distances: list[dict]) -> dict:
-    values = [each["value"] for each in distances]
-    return {"value": mean_of(values), "error": error_of(values)}
-
-
-def mean_of(values: list) -> float:
-    """Return the mean of numbers; NaN is read back from JSON as None."""
-    return float(np.mean([np.nan if value is None else value for value in values]))
-
-
-def error_of(values: list) -> float:
-    values = [np.nan if value is None else value for value in values]
-    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
-
-
-def pooled(diagrams: list[dict]) -> dict:
-    """Return a reliability diagram of all points of several, bin by bin."""
-    joined = {name: np.concatenate([each[name] for each in diagrams]) for name in diagrams[0]}
-    place = equal_width(torch.from_numpy(joined["confidence"])).numpy()
-    sizes = np.bincount(place, joined["sizes"])
-    used = sizes > 0
-    means = {
-        name: (np.bincount(place, joined["sizes"] * joined[name])[used] / sizes[used]).tolist()
-        for name in ("confidence", "accuracy")
-    }
-    return {"sizes": sizes[used].tolist()} | means
-
-
-def without_curves(result: dict) -> dict:
-    return {name: result[name] for name in ("scores", "beside", "distances")}
-
-
-def training_seconds(row: Row, num_modes: int) -> float | None:
-    """Return the seconds of the run that made a posterior, for as many of its modes."""
-    run = PastRun(row.path)
-    seconds, made = run.meta.get("seconds"), run.config.get("num_modes", 1)
-    return None if seconds is None else seconds * min(1.0, num_modes / (made or 1))
-
-
-# ---- what follows from the rows
-
-
-def powers_of(setting: Setting, halves: dict, run: Run) -> dict:
+def powers_of(standard: Standard, halves: dict[str, Halves], run: Run) -> dict:
     """Return how often planted changes of each reference are found."""
     return {
         reference.name: kept(
             run, f"power-{reference.name}",
             lambda r=reference: r.power(halves[r.name].second.weights()),
         )
-        for reference in setting.references
+        for reference in standard.references
     }  # fmt: skip
 
 
-def correlations(rows: list[dict], config: TableConfig) -> dict:
-    """Correlate distances to the networks with scores: over rows, and over modes of each method.
+# ---- results
 
-    The networks themselves are left out, since they are their own reference, and HMC with them.
-    """
-    rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
-    points = [
-        {"name": row["name"]} | point for row in rows for point in row.get("points", [])
-    ]  # fmt: skip
+
+def finish(rows: list[dict], summary: dict, run: Run) -> None:
+    """Save, draw and print the results."""
+    config = run.config
+    run.save_json("table.json", rows)
+    rows = json.loads(run.path("table.json").read_text())  # with None for what is not known
+    draws, seed = config.num_permutations, config.seed
+    related = distances_and_scores(
+        rows, quality_claims.MEASURES, quality_claims.SCORES, draws, seed
+    )
+    order = order_by_reference(rows, draws, seed)
+    run.save_json("correlations.json", related | {"order": order and order._asdict()})
+    for figure in quality_figures.TABLE:
+        figure.save(run)
+    run.finish(summary)
+    for table in quality_tables.quality_tables(rows, summary):
+        table.print()
+    print_verdicts(run, *quality_claims.TABLE)
+    print(f"Saved in {run.directory}")
+
+
+def summary_of(standard: Standard, powers: dict) -> dict:
+    symmetries = total(count_symmetries(standard.network))
+    inside, outside = len(standard.images.inside), len(standard.images.outside)
     return {
-        "rows": dict(correlate(rows, "modes", [row["name"] for row in rows], config)),
-        "modes": dict(correlate(points, "name", list(range(len(points))), config)),
-    }
-
-
-def correlate(
-    items: list[dict], group: str, clusters: list, config: TableConfig
-) -> Iterator[tuple]:
-    """Yield the correlation of each distance with each score, within groups."""
-    items, clusters = complete(items, clusters)
-    if len(set(clusters)) < LEAST_CLUSTERS:
-        return
-    groups = [item[group] for item in items]
-    for measure in quality_claims.MEASURES:
-        if measure not in items[0]["distances"][NETWORKS]:
-            continue
-        distances = [item["distances"][NETWORKS][measure]["value"] for item in items]
-        for score in quality_claims.SCORES:
-            values = [item["scores"][score] for item in items]
-            found = grouped_correlation(
-                distances, values, groups, clusters, np.random.default_rng(config.seed),
-                config.num_permutations,
-            )  # fmt: skip
-            yield f"{measure}/{score}", found._asdict() | {"count": len(items)}
-
-
-def complete(items: list[dict], clusters: list) -> tuple[list[dict], list]:
-    """Return the items that have distances, with their clusters."""
-    kept = [k for k, item in enumerate(items) if item["distances"].get(NETWORKS)]
-    return [items[k] for k in kept], [clusters[k] for k in kept]
-
-
-def summary_of(setting: Setting, powers: dict) -> dict:
-    symmetries = total(count_symmetries(setting.network))
-    inside, outside = len(setting.images.inside), len(setting.images.outside)
-    return {
-        "network": str(setting.network),
-        "ood": setting.images.outside_name,
+        "network": str(standard.network),
+        "ood": standard.images.outside_name,
         "base_rate_in": inside / (inside + outside),
         "base_rate_out": outside / (inside + outside),
         "symmetries_removed": symmetries._asdict(),  # by sorting; rebasin removes the same

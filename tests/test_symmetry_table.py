@@ -7,8 +7,10 @@ from tests.drawn import assert_readable
 from utils.data.datasets import load_pixels
 from utils.evaluation.metrics import agreement, brier
 from utils.networks.mlp import MLP
+from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
 from utils.posteriors.samples import Points
 from utils.quality.images import evenly_spaced
@@ -16,13 +18,18 @@ from utils.quality.modes import modes_of
 from utils.quality.references import split_networks
 from utils.report.paper import RunFigure
 
-import numpy as np
 import pytest
 import torch
 
 NETWORK = MLP((784, 4, 10))
-TOY = ("--config_name", "quick", "--num_samples", "8", "--num_images", "40", "--num_inputs", "10")
+TOY = (
+    "--config_name", "quick", "--num_samples", "8", "--num_modes", "4", "--num_images", "40",
+    "--num_inputs", "10",
+)  # fmt: skip
 FEW = ("--num_permutations", "19", "--num_bootstraps", "3")
+
+LAST = torch.arange(NETWORK.num_weights - 50, NETWORK.num_weights)[None]
+BLOCK = WeightBlock(LAST, torch.eye(1), torch.eye(50), torch.full((1, 50), 0.1))
 
 
 def draw(count: int, seed: int) -> torch.Tensor:
@@ -43,11 +50,16 @@ def posteriors(tmp_path):
     save(Points(draw(20, 0), NETWORK), tmp_path / "networks")
     save(Points(draw(40, 1), NETWORK), tmp_path / "chains", 2)
     spread = torch.full((NETWORK.num_weights,), 0.1)
-    gaussians = [Gaussian(mean, spread, NETWORK) for mean in draw(4, 2)]
-    save(Mixture(gaussians), tmp_path / "gaussians")
+    gaussians = {
+        "vi": [Gaussian(mean, spread, NETWORK) for mean in draw(9, 2)],
+        "swag": [LowRank(mean, spread[None], network=NETWORK) for mean in draw(4, 3)],
+        "laplace": [BlockGaussian(mean, [BLOCK], NETWORK) for mean in draw(3, 4)],
+    }
+    for name, modes in gaussians.items():
+        save(Mixture(modes), tmp_path / name)
     return [
         "--networks", tmp_path / "networks", "--hmc", tmp_path / "chains", "--posteriors",
-        f"vi={tmp_path / 'gaussians'}", f"DE={tmp_path / 'networks'}",
+        *(f"{name}={tmp_path / name}" for name in gaussians),
     ]  # fmt: skip
 
 
@@ -58,19 +70,24 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     rows = json.loads((directory / "table.json").read_text())
     named = {(row["name"], row["modes"]): row for row in rows}
     assert [(row["name"], row["modes"], row["samples"], row["averaged"]) for row in rows] == [
-        ("networks", "one", 1, 4), ("networks", "multi", 8, 1), ("hmc", "multi", 8, 1),
-        ("vi", "one", 8, 4), ("vi", "multi", 8, 1), ("DE", "one", 1, 4), ("DE", "multi", 8, 1),
+        ("networks", "one", 1, 4), ("networks", "multi", 4, 1), ("networks", "each", 8, 1),
+        ("hmc", "multi", 8, 1), ("vi", "one", 8, 4), ("vi", "multi", 8, 1), ("vi", "each", 8, 1),
+        ("swag", "one", 8, 4), ("swag", "multi", 8, 1), ("swag_mean", "one", 1, 4),
+        ("swag_mean", "multi", 4, 1), ("laplace", "one", 8, 3), ("laplace", "multi", 6, 1),
+        ("laplace_linearised", "one", None, 3), ("laplace_linearised", "multi", None, 1),
     ]  # fmt: skip
-    check_scores(named["networks", "multi"], tmp_path / "networks", data_dir)
+    check_scores(named["networks", "each"], tmp_path / "networks", data_dir)
     assert len(named["vi", "one"]["points"]) == 4
-    assert named["vi", "multi"]["distances"]["networks"]["weights"]["p"] is not None
+    assert named["vi", "each"]["distances"]["networks"]["weights"]["p"] is not None
+    assert named["vi", "multi"]["distances"]["networks"]["weights"]["p"] is None  # of four modes
+    assert named["laplace_linearised", "multi"]["distances"] == {}
     assert named["networks", "one"]["scores"]["mi_inside"] is None
     for row in rows:
         assert 0 < row["beside_errors"]["hmc"]["total_variation"] < 0.5
     for figure in TABLE:
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
-    for words in ("MMD² to hmc", "null, 95 %", "AUPR out", "good stand-in"):
+    for words in ("MMD² to hmc", "null, other half", "AUPR out", "50 %", "good stand-in"):
         assert words in done.stdout
     monkeypatch.setattr(RunFigure, "save", lambda figure, run: None)  # drawn above
     check_resume(script, directory, posteriors, rows)
@@ -115,24 +132,9 @@ def test_mistakes_end_in_a_sentence(script, tmp_path):
         "posteriors of one network": ["--posteriors", f"x={tmp_path / 'x'}"],
         "name of a reference": ["--posteriors", f"hmc={tmp_path / 'x'}"],
         "--published is about CIFAR10": ["--published", "download"],
+        "give --num_images none": ["--published", "download", "--dataset", "CIFAR10"],
     }
     for words, arguments in mistakes.items():
         done = script("symmetry_table", *TOY, "--networks", tmp_path / "few", *arguments)
         assert done.returncode == 2
         assert words in done.stderr
-
-
-def test_errors_of_rows_with_one_mode_are_between_modes():
-    from symmetry_table import averaged_distance, pooled
-
-    found = averaged_distance([{"value": value} for value in (1.0, 2.0, 4.0)])
-    assert found["value"] == pytest.approx(7 / 3)
-    assert found["error"] == pytest.approx(np.std([1, 2, 4], ddof=1) / 3**0.5)
-    diagrams = [
-        {"sizes": [1, 3], "confidence": [0.1, 0.9], "accuracy": [0.0, 1.0]},
-        {"sizes": [1], "confidence": [0.92], "accuracy": [0.0]},
-    ]
-    joined = pooled(diagrams)
-    assert joined["sizes"] == [1, 4]
-    assert joined["accuracy"] == [0, 0.75]
-    assert joined["confidence"] == pytest.approx([0.1, 0.905])

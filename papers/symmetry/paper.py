@@ -50,8 +50,8 @@ def other_networks(results: Results) -> str:
 
 
 def posterior_tables(results: Results) -> list[Table]:
-    powers = results.json("symmetry_table", "summary.json")["power"]
-    return quality_tables(results.json("symmetry_table", "table.json"), powers)
+    summary = results.json("symmetry_table", "summary.json")
+    return quality_tables(results.json("symmetry_table", "table.json"), summary)
 
 
 SECTIONS = (

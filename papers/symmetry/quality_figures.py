@@ -11,6 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+MODES = {  # of rows: what they are called, and their look
+    "one": ("one mode", ORANGE, "white", -0.22), "multi": ("several modes", BLUE, BLUE, 0.0),
+    "each": ("as many modes as samples", GREEN, GREEN, 0.22),
+}  # fmt: skip
 GROUPS = {  # of pairs, as symmetry_diversity.py names them
     "": ("independent networks", BLUE),
     "two_chains_": ("HMC, two chains", GREEN),
@@ -99,8 +103,9 @@ AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "A
     "symmetry_table",
     "table.json",
     title="Table 1: the quality of posteriors with one mode and with several",
-    caption="Scores of every posterior with one of its modes (hollow: the mean over modes) and "
-    "with several (filled), with standard errors over modes. Networks are independent ones.",
+    caption="Scores of every posterior with one of its modes (hollow: the mean over modes), with "
+    "several, and with as many as samples, with standard errors over modes. Networks are "
+    "independent ones.",
 )
 def posterior_quality(source: Path) -> Figure:
     """Draw the scores of all rows as dots."""
@@ -112,21 +117,20 @@ def posterior_quality(source: Path) -> Figure:
             value, error = (row[part].get(score) for part in ("scores", "errors"))
             if value is None:
                 continue
-            several = row["modes"] == "multi"
-            place = names.index(row["name"]) + (0.15 if several else -0.15)
+            _, color, face, shift = MODES[row["modes"]]
             axis.errorbar(
-                factor * value, place, xerr=factor * (error or 0), fmt="o", markersize=4,
-                color=BLUE if several else ORANGE, mfc=None if several else "white", linewidth=1,
+                factor * value, names.index(row["name"]) + shift, xerr=factor * (error or 0),
+                fmt="o", markersize=3.5, color=color, mfc=face, linewidth=1,
             )  # fmt: skip
         axis.set(xlabel=title, ylim=(len(names) - 0.5, -0.5), ylabel="posterior")
         axis.set_yticks(range(len(names)), names)
         axis.xaxis.set_major_locator(MaxNLocator(4))
-    kinds = {"one mode": (ORANGE, "white"), "several": (BLUE, BLUE)}
     handles = [
         Line2D([], [], marker="o", markersize=4, linestyle="", color=color, mfc=face, label=label)
-        for label, (color, face) in kinds.items()
+        for kind, (label, color, face, _) in MODES.items()
+        if kind in {row["modes"] for row in rows}
     ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=2)
+    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return drawn
 
 
@@ -153,7 +157,7 @@ def quality_and_scores(source: Path) -> Figure:
             for row in rows:
                 color = COLORS[names.index(row["name"]) % len(COLORS)]
                 style = {"marker": "x"} if row["name"] in ("networks", "hmc") else {
-                    "marker": "o", "facecolors": color if row["modes"] == "multi" else "none",
+                    "marker": "o", "facecolors": "none" if row["modes"] == "one" else color,
                 }  # fmt: skip
                 value = row["distances"]["networks"][measure]["value"]
                 axis.scatter(value, row["scores"][score], s=20, color=color, **style)
@@ -183,7 +187,7 @@ def reliability_diagrams(source: Path) -> Figure:
     names = list(dict.fromkeys(row["name"] for row in rows))
     drawn, (axes,) = panels(1, 2, width=3.6, height=3.1)
     for axis, (modes, title) in zip(
-        axes, {"one": "one mode", "multi": "several"}.items(), strict=True
+        axes, {"one": "one mode", "multi": "several modes"}.items(), strict=True
     ):
         for row in (row for row in rows if row["modes"] == modes):
             diagram = {key: np.array(each) for key, each in row["reliability"].items()}
@@ -214,14 +218,14 @@ def confidence(source: Path) -> Figure:
     rows = json.loads(Path(source).read_text())
     columns = min(4, len(rows))
     lines = -(-len(rows) // columns)
-    drawn, axes = panels(lines, columns, width=2.4, height=1.9)
+    drawn, axes = panels(lines, columns, width=2.4, height=2.0)
     for axis, row in zip(axes.flat, rows, strict=False):
         for side, color, style in (("inside", BLUE, "-"), ("outside", ORANGE, "--")):
             shares = np.array(row["confidence"][side])
             edges = np.linspace(0, 1, len(shares) + 1)
             axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
         axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
-        axis.set_title(f"{row['name']}, {'one mode' if row['modes'] == 'one' else 'several'}")
+        axis.set_title(f"{row['name']},\n{row['num_modes']} mode{'s'[: row['num_modes'] - 1]}")
     for axis in axes.flat[len(rows) :]:
         axis.remove()
     handles = [

@@ -4,28 +4,30 @@ from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
 from utils.report.tables import Table, number
 
-MODES = {"one": "1", "multi": "several"}
+REFERENCES = ("networks", "hmc")
 IN_TABLE = (
     "accuracy", "nll", "brier", "ece", "adaptive_ece", "scaled_ece", "auroc", "aupr_in",
     "aupr_out", "fpr95_in", "mi_inside", "mi_outside",
 )  # fmt: skip
 
 
-def quality_tables(rows: list[dict], powers: dict) -> list[Table]:
+def quality_tables(rows: list[dict], summary: dict) -> list[Table]:
     """Return the tables of scores, of distances to each reference, and of power."""
-    tables = [quality_table(rows), closeness_table(rows)]
+    powers = summary["power"]
+    tables = [quality_table(rows, summary), closeness_table(rows)]
     tables += [distance_table(rows, name) for name in powers]
     return [*tables, *(power_table(power, name) for name, power in powers.items())]
 
 
 def row_name(row: dict) -> list[str]:
     """Return the cells that say which row it is."""
-    other_half = ", other half" if row["name"] in ("networks", "hmc") else ""
-    modes = f"{row['averaged']} × 1" if row["modes"] == "one" else str(row["num_modes"])
-    return [f"{row['name']}{other_half}", modes, str(row["samples"])]
+    other_half = ", other half" if row["name"] in REFERENCES else ""
+    mean = f" (mean of {row['averaged']})" if row["averaged"] > 1 else ""
+    samples = "–" if row["samples"] is None else str(row["samples"])
+    return [f"{row['name']}{other_half}", f"{row['num_modes']}{mean}", samples]
 
 
-def quality_table(rows: list[dict]) -> Table:
+def quality_table(rows: list[dict], summary: dict) -> Table:
     metrics = [QUALITY[name] for name in IN_TABLE]
     lines = [
         [
@@ -35,13 +37,17 @@ def quality_table(rows: list[dict]) -> Table:
         for row in rows
     ]  # fmt: skip
     head = ["posterior", "modes", "samples", *(metric.heading for metric in metrics)]
+    inside, outside = (100 * summary[f"base_rate_{side}"] for side in ("in", "out"))
     return Table(
-        [*head, "training s", "sampling s", "prediction s"], lines,
+        [*head, "training, core-s", "sampling s", "prediction s"], lines,
         title="Scores",
-        note="± standard errors over modes (M × 1: means over M modes), not over test images, "
-        "which all rows share. ECE has bins of equal width, adaptive ECE of equal mass; after "
+        note="± standard errors over modes (of a mean: over the modes averaged), not over test "
+        "images, which all rows share. Rows of one posterior have equally many samples, but for "
+        "single networks. ECE has bins of equal width, adaptive ECE of equal mass; after "
         "scaling is with a temperature from held-out test images, probably the paper's ACE. In: "
-        "test images are the positive class, out: the others.",
+        f"test images are the positive class, out: those of {summary['ood']}. The base rates, "
+        f"which AUPR of chance equals, are {inside:.0f} % and {outside:.0f} %. Training is "
+        "the seconds of all cores together, for as many modes.",
     )  # fmt: skip
 
 
@@ -86,8 +92,8 @@ def distance_table(rows: list[dict], reference: str) -> Table:
         for row in rows
         if row["distances"].get(reference)
     ]
-    (other,) = [r for r in rows if r["name"] == reference and r["modes"] == "multi"]
-    band = ["null, 95 %, other half", "", ""]
+    other = [row for row in rows if row["name"] == reference][-1]
+    band = ["null, other half", "", ""]
     for space in spaces:
         null = other["distances"][reference].get(space, {})
         low, high = (number(null.get(end), 4) for end in ("low", "high"))
@@ -96,9 +102,11 @@ def distance_table(rows: list[dict], reference: str) -> Table:
         ["posterior", "modes", "samples", *spaces.values()], [band, *lines],
         title=f"MMD² to {reference}",
         note="Unbiased, so 0 on average for equal distributions; pairs of samples of one mode do "
-        "not count, unless there is no other one. * has p < 0.05 by permuting modes, and (≤) is "
-        "the upper end of the row's own null. Sorted and rebased weights are without symmetries "
-        "(NS). The last column is the accuracy of a classifier between both sets: 0.5 is chance.",
+        "not count, unless there is no other one. * has p < 0.05 by permuting modes: it is beyond "
+        "the 95 % quantile (≤) of the row's own null. The first line has the null's 5 % and 95 % "
+        "quantiles. A row of one mode has no null. Sorted and rebased weights are without "
+        "symmetries (NS). The last column is the accuracy of a classifier between both sets: 0.5 "
+        "is chance.",
     )  # fmt: skip
 
 

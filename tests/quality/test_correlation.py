@@ -4,6 +4,7 @@ from utils.quality.correlation import (
     _jackknife_error,
     _of_pairs,
     grouped_correlation,
+    kendall,
     pair_correlation,
     partial_spearman,
     spearman,
@@ -11,7 +12,7 @@ from utils.quality.correlation import (
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import kendalltau, rankdata, spearmanr
 
 
 def test_ranks_are_those_of_scipy():
@@ -104,3 +105,17 @@ def test_false_alarms_of_unrelated_matrices():
         intervals += result.excludes_zero
     assert alarms <= 12
     assert intervals <= 20  # the jackknife of few networks is a little short
+
+
+def test_two_orders_by_kendall():
+    """τ is scipy's; rows of a method are resampled together, so few methods make it uncertain."""
+    random = np.random.default_rng(0)
+    first = np.arange(12.0)
+    second = first.copy()
+    second[[0, 1, 5, 6]] = second[[1, 0, 6, 5]]
+    found = kendall(first, second, range(12), random, draws=200)
+    assert found.tau == pytest.approx(kendalltau(first, second).statistic)
+    assert 0.5 < found.low < found.tau < found.high
+    assert kendall(first, first, [0] * 6 + [1] * 6, random, draws=20) == pytest.approx((1, 1, 1))
+    noise = kendall(first, random.permutation(first), range(12), random, draws=200)
+    assert noise.low < 0 < noise.high

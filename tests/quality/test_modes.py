@@ -88,3 +88,7 @@ def test_blocks_of_both_sides_are_as_large():
     first, second = same_size(np.arange(6), np.repeat([0, 1], 3))
     assert first.tolist() == [0, 0, 0, 1, 1, 1]
     assert second.tolist() == [2, 2, 2, 3, 3, 3]
+    unequal = np.repeat([0, 1, 2, 3, 4], 4), np.repeat([0, 1], 10)  # 2.5 blocks of one in another's
+    first, second = same_size(*unequal)
+    assert first.tolist() == [0] * 8 + [1] * 8 + [2] * 4
+    assert second.tolist() == [3] * 10 + [4] * 10

@@ -6,8 +6,10 @@ better than the network itself does with weights drawn from the Gaussian.
 """
 
 import math
+from collections.abc import Iterator
 
 from utils.networks.jacobians import LayerSlopes, in_chunks, jacobians, linear_layers
+from utils.networks.network import Network
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.mixture import Mixture
 from utils.posteriors.posterior import Posterior
@@ -28,14 +30,34 @@ def linearised_predictions(
     """
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     parts = {"probit": [], "draws": []}
-    small = in_chunks(posterior.network, images)
-    chunks = images.split(LAST_LAYER_ROWS) if only_last else (rows for (rows,) in small)
-    for rows in chunks:
+    for rows in rows_at_a_time(posterior.network, images, only_last):
         moments = [logit_moments(mode, rows, only_last) for mode in modes]
         drawn = [averaged_draws(*each, num_draws, random) for each in moments]
         parts["probit"].append(sum(probit(*each) for each in moments) / len(modes))
         parts["draws"].append(sum(drawn) / len(modes))
     return {name: torch.cat(each) for name, each in parts.items()}
+
+
+def rows_at_a_time(network: Network, images: Tensor, only_last: bool) -> Iterator[Tensor]:
+    """Yield some images at a time, so that their Jacobians fit into memory."""
+    if only_last:
+        return iter(images.split(LAST_LAYER_ROWS))
+    return (rows for (rows,) in in_chunks(network, images))
+
+
+def probit_predictions(posterior: Posterior, images: Tensor) -> Tensor:
+    """Return class probabilities [N, classes] of a Gaussian in closed form, in float64."""
+    only_last = only_last_varies(posterior)
+    chunks = rows_at_a_time(posterior.network, images, only_last)
+    return torch.cat([probit(*logit_moments(posterior, rows, only_last)) for rows in chunks])
+
+
+def only_last_varies(posterior: Posterior) -> bool:
+    """Return whether a Gaussian's blocks are all of the last layer's weight and bias."""
+    if not isinstance(posterior, BlockGaussian):
+        return False
+    first = min(slot.start for slot in posterior.network.slots[-2:])
+    return all(block.places.min().item() >= first for block in posterior.blocks)
 
 
 def logit_moments(

@@ -10,5 +10,8 @@ forecasts      what samples predict, in parts
 scores         QUALITY: the scores of the table, and their errors
 references     independent networks and HMC, in halves, with distances to the first
 gold           HMC's predictions in a file, and scores of others beside them
+rows           rows of the table: sets of samples of one mode, of several
+comparison     rows beside references, and means over modes
+relations      distances beside scores, and the order of methods by two references
 published      published predictions of HMC, in the order of the test images
 """

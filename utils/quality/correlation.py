@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import kendalltau, norm, rankdata
 
 LEVEL = 0.95
 
@@ -67,8 +67,7 @@ def grouped_correlation(
     if math.isnan(rho):
         return Correlation(rho, rho, rho, rho)
     numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    members = [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
-    resampled = []
+    members, resampled = members_of(clusters), []
     for _ in range(draws):
         chosen = random.integers(len(members), size=len(members))
         rows = np.concatenate([members[each] for each in chosen])
@@ -84,6 +83,35 @@ def grouped_correlation(
             shuffled[place] = ranks[1][place[keys[numbers[place]].argsort()]]
         beyond += abs(_pearson(ranks[0], shuffled)) >= abs(rho) - 1e-12
     return Correlation(rho, float(low), float(high), (1 + beyond) / (1 + draws))
+
+
+class Tau(NamedTuple):
+    """Kendall's τ with its interval at LEVEL."""
+
+    tau: float
+    low: float
+    high: float
+
+
+def kendall(
+    first, second, clusters: Sequence, random: np.random.Generator, draws: int = 2000
+) -> Tau:
+    """Compare two orders of the same rows by Kendall's τ; resample clusters for the interval."""
+    first, second = np.asarray(first), np.asarray(second)
+    members = members_of(clusters)
+    resampled = []
+    for _ in range(draws):
+        chosen = random.integers(len(members), size=len(members))
+        rows = np.concatenate([members[each] for each in chosen])
+        resampled.append(kendalltau(first[rows], second[rows]).statistic)
+    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Tau(float(kendalltau(first, second).statistic), float(low), float(high))
+
+
+def members_of(clusters: Sequence) -> list[np.ndarray]:
+    """Return the positions of each cluster's rows."""
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    return [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
 
 
 # ---- matrices of all pairs of networks

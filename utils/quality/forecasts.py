@@ -1,12 +1,14 @@
 """What samples of a posterior predict, in parts that can be resampled."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from utils.evaluation.linearised import probit_predictions
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
+from utils.posteriors.posterior import Posterior
 from utils.quality.calibration import scale_temperature
 from utils.quality.detection import confidence_score
 from utils.quality.diversity import entropy
@@ -60,38 +62,62 @@ class Forecast:
         return Forecast(self.inside.chosen(parts), self.outside.chosen(parts), self.labels)
 
 
-def num_parts(members: int, modes: int) -> int:
-    """Return how many parts to keep: modes, or samples of a single one, MOST_PARTS at most.
+class Parts(NamedTuple):
+    """How members are cut into contiguous parts; a remainder is left out."""
 
-    Parts are of equal size, as large as leaves out the fewest members.
+    count: int
+    size: int  # members of each
+
+
+def parts_of(members: int, modes: int) -> Parts:
+    """Return the parts to keep: whole modes, or samples of a single one, MOST_PARTS at most.
+
+    They are of equal size, as large as leaves out the fewest members. A part never has some of the
+    samples of a mode only, since parts are resampled as if they were independent.
     """
     units = modes if modes > 1 else members
     most = min(units, MOST_PARTS)
     fewest = most - most // 4
-    return max(range(fewest, most + 1), key=lambda count: (count * (units // count), count))
+    count = max(range(fewest, most + 1), key=lambda count: (count * (units // count), count))
+    return Parts(count, (units // count) * (members // units))
 
 
 def forecast(
-    network: Network, samples: Iterable[Tensor], members: int, parts: int, images: ImageSets
+    network: Network, samples: Iterable[Tensor], parts: Parts, images: ImageSets
 ) -> Forecast:
-    """Predict with the members, in `parts` contiguous parts; a remainder is left out."""
-    size = members // parts
-    gather = {side: _Gathered(parts, size) for side in ("inside", "outside")}
-    for number, weights in zip(range(parts * size), samples, strict=False):
+    """Predict with the members, part by part."""
+    gather = {side: _Gathered(parts) for side in ("inside", "outside")}
+    for number, weights in zip(range(parts.count * parts.size), samples, strict=False):
         for side, gathered in gather.items():
             inputs = getattr(images, side)
             gathered.add(
-                number // size, class_probabilities(network, weights.to(inputs.device), inputs)
+                number // parts.size,
+                class_probabilities(network, weights.to(inputs.device), inputs),
             )
     outlooks = {side: gathered.outlook() for side, gathered in gather.items()}
+    return Forecast(**outlooks, labels=images.labels)
+
+
+def linearised_forecast(modes: Sequence[Posterior], images: ImageSets) -> Forecast:
+    """Predict with each Gaussian's network linearised at its mean, by the probit formula.
+
+    Every mode is a part with one prediction. It has no members whose entropies are known, so there
+    is no mutual information.
+    """
+    outlooks = {}
+    for side in ("inside", "outside"):
+        inputs = getattr(images, side)
+        parts = torch.stack([probit_predictions(mode, inputs) for mode in modes])
+        unknown = torch.full(parts.shape[:2], float("nan"), device=parts.device)
+        outlooks[side] = Outlook(parts, unknown, torch.zeros_like(parts[0]), 1)
     return Forecast(**outlooks, labels=images.labels)
 
 
 class _Gathered:
     """Sums over the members of each part."""
 
-    def __init__(self, parts: int, size: int):
-        self._count, self._size, self._sums = parts, size, None
+    def __init__(self, parts: Parts):
+        (self._count, self._size), self._sums = parts, None
 
     def add(self, part: int, probabilities: Tensor) -> None:
         if self._sums is None:

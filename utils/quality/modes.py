@@ -100,11 +100,15 @@ def sample_modes(name: str, modes: Sequence[Posterior], most: int, seed: int) ->
 
 
 def same_size(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows' blocks on two sides, with blocks as large on both.
+    """Return the numbers of the rows' blocks on two sides, with blocks about as large on both.
 
-    Independent networks beside modes of k samples are put together k at a time. Numbers of the
-    second side go on after those of the first.
+    Independent networks beside modes of k samples are put together k at a time. Blocks are never
+    cut: of other sizes, as many are put together as come closest. Numbers of the second side go on
+    after those of the first.
     """
-    size = max(len(each) // (each.max() + 1) for each in (first, second))
-    groups = [np.arange(len(each)) // size for each in (first, second)]
+    shares = [len(each) / len(np.unique(each)) for each in (first, second)]
+    groups = [
+        np.unique(each, return_inverse=True)[1] // max(1, round(max(shares) / share))
+        for each, share in zip((first, second), shares, strict=True)
+    ]
     return groups[0], groups[1] + groups[0].max() + 1

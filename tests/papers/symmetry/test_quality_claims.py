@@ -69,6 +69,8 @@ def test_several_modes_are_better(tmp_path):
         each["scores"] |= {score: 0.5 if score in HIGH else 0.9 for score in SCORES}
     assert mark(several_modes_are_better, tmp_path, rows) == FAILS
     assert mark(several_modes_are_better, tmp_path, rows[-2:]) == UNKNOWN
+    fewer = [each | {"samples": 10} if each["modes"] == "one" else each for each in table()]
+    assert mark(several_modes_are_better, tmp_path, fewer) == UNKNOWN
 
 
 def test_several_modes_are_more_diverse(tmp_path):
@@ -91,20 +93,21 @@ def test_several_modes_are_more_diverse(tmp_path):
 def test_correlations(tmp_path, low, high, p, expected):
     cell = {"rho": 0.0, "low": low, "high": high, "p": p, "count": 12}
     other = cell | {"p": 0.0001, "low": 0.8, "high": 0.9}  # not of weights: does not count
-    cells = {"rows": {"weights/ece": cell, "inside/ece": other}, "modes": {}}
+    cells = {"rows": {"weights/ece": cell, "inside/ece": other}, "modes": {}, "order": None}
     assert mark(no_correlation, tmp_path, cells=cells) == expected
 
 
 def test_networks_as_a_stand_in(tmp_path):
-    rows = table()
-    assert mark(networks_stand_in, tmp_path, rows) == HOLDS
+    rows, order = table(), {"order": {"tau": 0.8, "low": 0.1, "high": 1.0}}
+    assert mark(networks_stand_in, tmp_path, rows, order) == HOLDS
     far = copy.deepcopy(DISTANCE) | {"value": 0.3}
     rows[-2]["distances"]["hmc"]["outside"] = far
-    assert mark(networks_stand_in, tmp_path, rows) == PARTLY  # the order is the same
-    for number, each in enumerate(rows[:6]):
-        each["beside"]["hmc"]["total_variation"] = -number
-    assert mark(networks_stand_in, tmp_path, rows) == FAILS
-    assert mark(networks_stand_in, tmp_path, rows[:-1]) == UNKNOWN
+    assert mark(networks_stand_in, tmp_path, rows, order) == PARTLY  # the order is the same
+    for other in ({"tau": 0.6}, {"low": -0.1}):
+        changed = {"order": order["order"] | other}
+        assert mark(networks_stand_in, tmp_path, rows, changed) == FAILS
+    assert mark(networks_stand_in, tmp_path, rows, {"order": None}) == FAILS
+    assert mark(networks_stand_in, tmp_path, rows[:-1], order) == UNKNOWN
 
 
 def test_tables_show_every_row_and_mark_what_is_significant():
@@ -112,7 +115,9 @@ def test_tables_show_every_row_and_mark_what_is_significant():
     rows[0]["errors"]["accuracy"] = rows[0]["scores"]["mi_inside"] = None
     rows[0]["distances"]["hmc"]["weights"] = DISTANCE | {"p": 0.01}
     powers = {name: {"weights": {"weights × 1.1": 0.5}} for name in ("networks", "hmc")}
-    scores, beside, first, second, *power = quality_tables(rows, powers)
+    summary = {"power": powers, "base_rate_in": 0.25, "base_rate_out": 0.75, "ood": "far"}
+    scores, beside, first, second, *power = quality_tables(rows, summary)
+    assert "25 % and 75 %" in scores.note
     assert len(scores.rows) == len(beside.rows) == len(rows)
     assert scores.rows[0][3] == "50.00"
     assert scores.rows[1][3] == "60.00 ± 1.00"

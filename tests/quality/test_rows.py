@@ -1,0 +1,78 @@
+"""Which samples the rows of the table have."""
+
+from utils.networks.mlp import MLP
+from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.samples import Points
+from utils.quality.modes import sample_modes
+from utils.quality.references import HMC, NETWORKS, Halves
+from utils.quality.rows import Linearised, Trained, rows_of, with_derived
+
+import pytest
+import torch
+
+NETWORK = MLP((4, 3, 3))
+SIZE = NETWORK.num_weights
+
+
+def points(count: int) -> Points:
+    return Points(torch.randn(count, SIZE), NETWORK)
+
+
+def gaussians(count: int) -> list[Gaussian]:
+    return [Gaussian(torch.zeros(SIZE), torch.ones(SIZE), NETWORK) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        (gaussians(12), {"one": (4, 1, 10), "multi": (1, 4, 8), "each": (1, 10, 10)}),
+        (gaussians(4), {"one": (4, 1, 10), "multi": (1, 4, 8)}),
+        (gaussians(1), {"one": (1, 1, 10)}),
+        ([points(5) for _ in range(12)],
+         {"one": (4, 1, 5), "multi": (1, 4, 4), "each": (1, 5, 5)}),
+        ([points(3) for _ in range(12)], {"one": (4, 1, 3), "multi": (1, 3, 3)}),
+        ([points(1) for _ in range(12)],
+         {"one": (4, 1, 1), "multi": (1, 4, 4), "each": (1, 10, 10)}),
+    ],
+)  # fmt: skip
+def test_rows_of_a_posterior_have_equally_many_samples(modes, expected):
+    rows = rows_of({"x": Trained(modes, 2.0)}, {}, num_samples=10, num_modes=4, seed=0)
+    shapes = {row.modes: (len(row.sets), len(row.sets[0].modes), len(row.sets[0])) for row in rows}
+    assert shapes == expected
+    for row in rows:
+        assert row.about["training_seconds"] == 2.0 * row.about["num_modes"]
+
+
+def test_swag_has_a_mean_and_laplace_linearised_predictions():
+    mean = torch.arange(SIZE) / SIZE
+    block = WeightBlock(torch.zeros(1, 1, dtype=int), torch.eye(1), torch.eye(1), torch.ones(1, 1))
+    given = {
+        "swag": Trained([LowRank(mean, torch.ones(2, SIZE), network=NETWORK)], 3.0),
+        "laplace": Trained([BlockGaussian(mean, [block], NETWORK)] * 12),
+        "vi": Trained(gaussians(2)),
+    }
+    trained = with_derived(given)
+    assert list(trained) == ["swag", "swag_mean", "laplace", "laplace_linearised", "vi"]
+    (swa,) = trained["swag_mean"].modes
+    assert swa.weights[0].equal(mean)
+    assert trained["swag_mean"].core_seconds == 3.0
+    assert isinstance(trained["laplace_linearised"].modes[0], Linearised)
+    rows = rows_of({"x": trained["laplace_linearised"]}, {}, num_samples=10, num_modes=4, seed=0)
+    assert [len(row.sets[0].modes) for row in rows] == [1, 4, 10]
+    assert rows[0].about["samples"] is None
+
+
+def test_the_last_row_of_a_reference_is_its_other_half():
+    modes = [points(1) for _ in range(21)]
+    chains = [points(6), points(6)]
+    halves = {
+        NETWORKS: Halves(*(sample_modes("n", modes[k : k + 10], 10, 0) for k in (0, 10))),
+        HMC: Halves(*(sample_modes("h", [chain], 6, 0) for chain in chains)),
+    }
+    trained = {NETWORKS: Trained(modes, 1.0), HMC: Trained(chains, 8.0)}
+    rows = rows_of(trained, halves, num_samples=10, num_modes=4, seed=0)
+    assert rows[2].sets[0].weights().equal(halves[NETWORKS].second.weights())
+    assert rows[3].sets[0] is halves[HMC].second
+    assert [row.about["training_seconds"] for row in rows] == [1, 4, 10, 8]

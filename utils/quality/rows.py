@@ -1,0 +1,144 @@
+"""Rows of the table of posteriors: one mode, several, or as many modes as samples.
+
+All rows of a posterior have equally many samples, M modes with k samples each, so that they compare
+like with like. Single networks are the exception: one of them is a row, ensembles are others.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from utils.networks.network import Network
+from utils.posteriors.block_gaussian import BlockGaussian
+from utils.posteriors.low_rank import LowRank
+from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import Points
+from utils.quality.modes import SampleSet, modes_of, sample_modes
+from utils.quality.references import HMC, Halves
+from utils.runs.lookup import PastRun
+
+ONE, SEVERAL, EACH = "one", "multi", "each"  # modes: one, several, one for each sample
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """A mode that predicts with the network linearised at its mean, and not by samples."""
+
+    gaussian: BlockGaussian
+
+    @property
+    def network(self) -> Network:
+        return self.gaussian.network
+
+
+class LinearisedSet(NamedTuple):
+    name: str
+    modes: Sequence[Linearised]
+
+
+class Trained(NamedTuple):
+    """The modes of a posterior, and the core-seconds that each of them took."""
+
+    modes: Sequence[Posterior | Linearised]
+    core_seconds: float | None = None
+
+
+class Row(NamedTuple):
+    """A set of samples, or one for each of some modes, which are averaged."""
+
+    name: str
+    modes: str  # ONE, SEVERAL or EACH
+    sets: list[SampleSet | LinearisedSet]
+    core_seconds: float | None  # of one mode
+
+    def name_of(self, number: int) -> str:
+        return f"{self.name}-{self.modes}-{number:02}"
+
+    @property
+    def about(self) -> dict:
+        """Say what the row is; linearised modes have no samples."""
+        num_modes, drawn = len(self.sets[0].modes), isinstance(self.sets[0], SampleSet)
+        seconds = None if self.core_seconds is None else self.core_seconds * num_modes
+        return {
+            "name": self.name,
+            "modes": self.modes,
+            "num_modes": num_modes,
+            "samples": len(self.sets[0]) if drawn else None,
+            "averaged": len(self.sets),
+            "training_seconds": seconds,
+        }
+
+
+def open_modes(path: Path, posterior: Posterior) -> Trained:
+    """Return the modes of the posterior that a run has left."""
+    modes, seconds = modes_of(posterior), PastRun(path).core_seconds
+    return Trained(modes, None if seconds is None else seconds / len(modes))
+
+
+def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
+    """Add what posteriors offer besides their draws, under names of its own.
+
+    The mean of SWAG's Gaussian is stochastic weight averaging (SWA), a single network. A Gaussian
+    with covariances, such as Laplace's, can predict with the linearised network.
+    """
+    result = {}
+    for name, each in trained.items():
+        result[name] = each
+        if all(isinstance(mode, LowRank) for mode in each.modes):
+            means = [Points(mode.mean[None], mode.network) for mode in each.modes]
+            result[f"{name}_mean"] = each._replace(modes=means)
+        if all(isinstance(mode, BlockGaussian) for mode in each.modes):
+            result[f"{name}_linearised"] = each._replace(modes=list(map(Linearised, each.modes)))
+    return result
+
+
+def rows_of(
+    trained: dict[str, Trained], halves: dict[str, Halves], num_samples: int, num_modes: int,
+    seed: int,
+) -> list[Row]:  # fmt: skip
+    """Return the rows of every posterior, and of the references' other halves.
+
+    The last row of a reference is the whole of its other half.
+    """
+    rows = []
+    for name, each in trained.items():
+        if name == HMC:
+            both = halves[HMC]
+            share = len(each.modes) / (len(both.first.modes) + len(both.second.modes))
+            seconds = None if each.core_seconds is None else each.core_seconds * share
+            rows.append(Row(HMC, SEVERAL, [both.second], seconds))
+            continue
+        if name in halves:
+            each = each._replace(modes=halves[name].second.modes)
+        for modes, sets in sets_of(name, each.modes, num_samples, num_modes, seed).items():
+            rows.append(Row(name, modes, sets, each.core_seconds))
+    return rows
+
+
+def sets_of(
+    name: str, modes: Sequence, num_samples: int, num_modes: int, seed: int
+) -> dict[str, list[SampleSet | LinearisedSet]]:
+    """Return the sets of one mode, of several, and of as many as samples, as far as there are."""
+    linearised = isinstance(modes[0], Linearised)
+    in_one = 1 if linearised else min(num_samples, *map(most_samples, modes))
+    total = num_samples if in_one == 1 else in_one
+
+    def make(label: str, some: Sequence, most: int) -> SampleSet | LinearisedSet:
+        return LinearisedSet(label, some) if linearised else sample_modes(label, some, most, seed)
+
+    few = modes[:num_modes]
+    sets = {ONE: [make(f"{name} {k}", [mode], in_one) for k, mode in enumerate(few)]}
+    if len(few) > 1:
+        sets[SEVERAL] = [make(name, few[:total], total)]
+    if min(len(modes), total) > len(few):
+        each = modes[:total]
+        sets[EACH] = [make(f"{name} each", each, len(each))]
+    return sets
+
+
+def most_samples(mode: Posterior) -> float:
+    """Return how many samples a mode can give."""
+    return len(mode) if is_set(mode) else math.inf
