@@ -10,6 +10,8 @@ added to what is already there, such as a momentum, within the matrix product it
 bias is None has it in its weight, as the column that meets an input of ones.
 """
 
+from utils.runs.errors import UserError
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,11 @@ class Backprop:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
+        if network.activation not in CLOSED_FORM:
+            raise UserError(
+                f"A network with {network.activation} cannot be trained: gradients are written "
+                "down for relu and tanh."
+            )
         self.activation = network.activation
         kind = {"device": device, "dtype": dtype}
         self._values = [torch.empty(stack, rows, width, **kind) for width in network.sizes[1:]]
