@@ -34,9 +34,9 @@ from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import CONV_NETWORKS, conv_network, inputs_for, usual_shape
-from utils.posteriors.exchange import export_tars, import_networks, natural, read_all
+from utils.posteriors.exchange import export_tars, import_networks, read_all
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import is_set
+from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.named_samples import save_named_samples
 from utils.quality.gold import floor_text, read_gold, save_gold
 from utils.report.card import NetworkSet, card, preparation
@@ -48,7 +48,6 @@ from utils.runs.lookup import PastRun
 from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -177,6 +176,7 @@ def counted(rows, bar) -> Iterator[Tensor]:
 def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace) -> NetworkSet:
     """Return what the card says of the networks in a folder, after scoring them."""
     posterior = open_posterior(folder)
+    numbers = numbers_of(open_posterior(options.run))
     summary = read_mapping(run.directory / "summary.json")
     networks = NetworkSet(
         name, posterior.network, len(posterior), DTYPES[options.dtype], options.licence,
@@ -187,7 +187,6 @@ def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace)
     data = load_dataset(run.dataset, options.data_dir)
     inputs = inputs_for(posterior.network, data)
     hits, nlls, average = score(posterior, inputs)
-    numbers = numbers_of(options.run) or range(len(posterior))
     write_scores(folder / "networks.csv", numbers, hits, nlls)
     normalisation = data.normalisation(posterior.network.normalisation)
     if is_chain(run):
@@ -213,10 +212,13 @@ def score(posterior, data) -> tuple[Tensor, Tensor, tuple[float, float]]:
     return hits, nlls, (accuracy(average, labels), mean_nll(average, labels))
 
 
-def numbers_of(run: Path) -> list[int]:
-    """Return the numbers that networks had in training, if the run has kept them."""
-    members = sorted(run.glob("mode-*/members.npz"), key=natural) or run.glob("members.npz")
-    return [int(number) for path in members for number in np.load(path)["modes"]]
+def numbers_of(posterior) -> Sequence[int]:
+    """Return the numbers that networks had in training, or their positions if they had none."""
+    parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
+    known = [part.known("modes") for part in parts]
+    if any(numbers is None for numbers in known):
+        return range(len(posterior))
+    return [int(number) for numbers in known for number in numbers]
 
 
 def write_scores(path: Path, numbers: Sequence[int], hits: Tensor, nlls: Tensor) -> None:

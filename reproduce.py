@@ -34,7 +34,14 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, Parser, add_shared_flags, changes, grown_fields, load_config
+from utils.runs.config import (
+    Config,
+    Parser,
+    add_shared_flags,
+    changes,
+    load_config,
+    reopening_fields,
+)
 from utils.runs.errors import UserError
 from utils.runs.jobs import start_child
 from utils.runs.progress import duration
@@ -78,7 +85,7 @@ class Task:
     @property
     def finished(self) -> bool:
         """Tell whether the run is finished with as much as is asked for now."""
-        return self.run.finished and not grown_fields(self.config, self.run.config)
+        return self.run.finished and not reopening_fields(self.config, self.run.config)
 
 
 def main() -> None:

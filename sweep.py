@@ -24,7 +24,7 @@ from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import print_table
-from utils.runs.config import Config, Parser, add_shared_flags, grown_fields, load_config
+from utils.runs.config import Config, Parser, add_shared_flags, load_config, reopening_fields
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
@@ -61,7 +61,7 @@ class Point:
     @property
     def finished(self) -> bool:
         done = (self.directory / "DONE").exists()
-        return done and not grown_fields(self.config, self.recorded)
+        return done and not reopening_fields(self.config, self.recorded)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -139,7 +139,7 @@ def check_unchanged(point: Point) -> None:
     """Refuse a run that was begun with other settings or other inputs."""
     recorded = point.recorded
     free = {field.name for field in fields(Config) if field.metadata["changeable"]}
-    free |= {"config", *grown_fields(point.config, recorded)}
+    free |= {"config", *reopening_fields(point.config, recorded)}
     changed = [
         f"{name} was {recorded[name]} and is {value}"
         for name, value in asdict(point.config).items()

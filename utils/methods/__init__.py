@@ -17,5 +17,6 @@ laplace          the Laplace approximation
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
 processes        groups of modes in processes of one thread
+reopening        a run that goes on with more modes
 driver           open, resume, step, log, checkpoint, score, finish
 """

@@ -2,17 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import SystemRandom
+from typing import TextIO
 
 from utils.methods.method import Method, Problem, Scores, tensors_of
-from utils.methods.processes import RECORD, ModeGroup, process_pool, set_up, train_in
+from utils.methods.processes import (
+    RECORD,
+    ModeGroup,
+    mode_groups,
+    process_pool,
+    set_up,
+    train_in,
+)
+from utils.methods.reopening import reopen, reopens
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import Mixture, mode_directory
+from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records
-from utils.runs.locks import lock_when_free
+from utils.runs.locks import lock_directory, lock_when_free
 from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
@@ -28,7 +38,7 @@ def run_method(method: Method, config) -> None:
     if hasattr(method, "run"):
         method.run(config)
         return
-    together, lock = shares_its_run(config), None
+    together = shares_its_run(config)
     config = replace(config, resume=True) if together else config
     if already_finished(config, method.kind):
         return
@@ -39,6 +49,8 @@ def run_method(method: Method, config) -> None:
             print(f"Other processes make the last {missing} groups; one of them finishes the run.")
             return
         lock = lock_when_free(run_directory(config, method.kind))
+    else:
+        lock = reopen_alone(method, config)
     run = open_run(config, method.kind, problem.device, lock=lock)
     if run.finished:  # by another process, by now
         return
@@ -48,23 +60,25 @@ def run_method(method: Method, config) -> None:
     report(run, method, method.scores(problem, posterior, config, newest))
 
 
-def mode_groups(method: Method, config, directory) -> list[ModeGroup]:
-    """Return the modes in groups, each with a directory of its own."""
-    numbered = enumerate(method.modes(config))
-    return [ModeGroup(mode_directory(directory, number), modes) for number, modes in numbered]
+def reopen_alone(method: Method, config) -> TextIO | None:
+    """Let a run of other settings go on with these; return its lock if it does."""
+    directory = run_directory(config, method.kind)
+    if config.overwrite or not reopens(config, directory):
+        return None
+    lock = lock_directory(directory)
+    reopen(method, config, directory)
+    return lock
 
 
 def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
-    """Train the groups of modes one after the other; return the posterior of all of them.
+    """Train all groups of modes that are not ready; return the posterior of all of them.
 
     With several groups, each leaves its posterior in its directory as soon as it is ready.
     """
     groups = mode_groups(method, run.config, run.directory)
     saved = run.load_checkpoint()
     if len(groups) == 1:
-        posterior = train_group(method, problem, run, groups[0].modes, saved)
-        posterior.save(run.directory)
-        return posterior
+        return train_alone(method, problem, run, groups[0], saved)
     waiting = [group for group in groups if not group.ready]
     if run.config.jobs > 1 or not waiting:
         train_in_processes(method, run, groups)
@@ -73,9 +87,23 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
             group.save(train_group(method, problem, run, group.modes, saved))
     records = [read_mapping(group.place / RECORD) for group in groups]
     run.record_parts(sum(record.get("core_seconds", 0) for record in records))
+    method.choose([group.place for group in groups], run.config)
     mixture = Mixture([open_posterior(group.place, fewest=0) for group in groups])
     mixture.save_kind(run.directory)
     return mixture
+
+
+def train_alone(
+    method: Method, problem: Problem, run: Run, group: ModeGroup, saved: tuple | None
+) -> Posterior:
+    """Train a run's only group, unless it is ready; return its posterior."""
+    posterior = None
+    if not group.ready or is_state_of(saved, group.modes):
+        posterior = train_group(method, problem, run, group.modes, saved)
+        group.save(posterior)
+    method.choose([group.place], run.config)
+    chosen_from = posterior is None or is_set(posterior)
+    return open_posterior(group.place, fewest=0) if chosen_from else posterior
 
 
 def train_group(
@@ -108,10 +136,14 @@ def title(method: Method, modes: Sequence[int]) -> str:
 
 def restored(saved: tuple | None, state, modes: Sequence[int]):
     """Return the state in a checkpoint if it is of these modes, else the given one."""
-    if not saved or saved[0].get("first_mode", modes[0]) != modes[0]:
+    if not is_state_of(saved, modes):
         return state
     counters, tensors = saved
     return state._replace(**tensors, epoch=counters["epoch"])
+
+
+def is_state_of(saved: tuple | None, modes: Sequence[int]) -> bool:
+    return bool(saved) and saved[0].get("first_mode", modes[0]) == modes[0]
 
 
 # ---- several processes
@@ -165,7 +197,7 @@ def train_together(method: Method, config) -> int:
             f"or give more modes{advice}."
         )
     work = Stoppable()
-    with joined_run(config, method.kind) as directory:
+    with joined_run(config, method.kind, partial(reopen, method, config)) as directory:
         groups = mode_groups(method, config, directory)
         if (directory / "DONE").exists():
             return 0

@@ -12,6 +12,8 @@ from utils.report.figures import ORANGE, Look
 from utils.runs.config import TrainingConfig, option
 from utils.runs.errors import UserError
 
+import torch
+
 EPOCHS_PER_STEP = 2  # with two epochs of each member to hand out, no core waits for long
 
 
@@ -67,7 +69,7 @@ class Ensemble(Method):
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
         return Points(state.weights, problem.network)
 
-    def scores(self, problem: Problem, posterior: Points, config, newest: dict) -> Scores:
+    def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         """Score the average prediction, and every member alone."""
         network, data = problem.network, problem.data
         average = mean_probabilities(network, posterior, data.test_images)
@@ -82,6 +84,6 @@ class Ensemble(Method):
             "test_nll": whole[1],
             "member_test_accuracy": [share for share, _ in members],
             "member_test_nll": [nll for _, nll in members],
-            "mean_squared_weight": posterior.weights.double().square().mean().item(),
+            "mean_squared_weight": torch.stack(list(posterior)).double().square().mean().item(),
         }
         return Scores(summary, rows)

@@ -93,6 +93,9 @@ class Method:
         """Return the posterior that a final state stands for."""
         raise TypeError(f"{type(self).__name__} does not say what it leaves")
 
+    def choose(self, places: Sequence[Path], config) -> None:
+        """Mark what the posterior leaves out of what modes have saved in these directories."""
+
     def scores(self, problem: Problem, posterior: Posterior, config, newest: dict) -> Scores:
         """Score the average prediction of draws, and the mean network where there is one.
 

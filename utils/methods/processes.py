@@ -21,6 +21,7 @@ from utils.data.datasets import load_dataset
 from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
 from utils.methods.settings import AugmentationConfig
 from utils.networks.registry import inputs_for, network_for
+from utils.posteriors.mixture import mode_directory
 from utils.posteriors.posterior import Posterior
 from utils.runs.compute import choose_device, choose_matmul
 from utils.runs.errors import UserError
@@ -49,6 +50,14 @@ class ModeGroup(NamedTuple):
         if record:
             save_json(self.place / RECORD, record)
         posterior.save(self.place)
+
+
+def mode_groups(method: Method, config, directory: Path) -> list[ModeGroup]:
+    """Return the modes in groups, each with a directory of its own; one group has the run's."""
+    modes = method.modes(config)
+    if len(modes) == 1:
+        return [ModeGroup(directory, modes[0])]
+    return [ModeGroup(mode_directory(directory, k), group) for k, group in enumerate(modes)]
 
 
 def set_up(method: Method, config) -> Problem:

@@ -48,8 +48,9 @@ class PriorConfig(NetworkConfig):
 @dataclass(frozen=True, kw_only=True)
 class ModesConfig(NetworkConfig):
     num_modes: int = option(
-        1, "independent modes, each from a start of its own, with equal shares", minimum=1
-    )
+        1, "independent modes, each from a start of its own, with equal shares; --resume adds more",
+        minimum=1, may_grow=True,
+    )  # fmt: skip
     jobs: int = option(
         1, "processes of one thread each, among which groups of modes are shared", minimum=1,
         changeable=True,

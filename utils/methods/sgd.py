@@ -6,25 +6,34 @@ thousands can be trained by several processes, in any order, and a kill costs th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from utils.methods.method import Method, Problem, Scores, test_scores
+from utils.evaluation.metrics import accuracy
+from utils.methods.method import Method, Problem, Scores
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.samples import Points
+from utils.posteriors.samples import Points, mark_members
 from utils.report.figures import GREY, Look
 from utils.runs.config import option
 from utils.runs.errors import UserError
 
 import torch
 
+ACCURACIES = "test_accuracies"  # in members.npz
+
 
 @dataclass(frozen=True, kw_only=True)
 class SGDConfig(RecipeConfig):
-    num_modes: int = option(10, "independent networks", minimum=1)
+    num_modes: int = option(
+        10, "independent networks; --resume adds more", minimum=1, may_grow=True
+    )
     stack_size: int = option(16, "networks trained side by side", minimum=1)
     min_accuracy: float = option(
-        0.0, "leave out networks whose test accuracy is below this", minimum=0, below=1
-    )
+        0.0,
+        "leave out networks whose test accuracy is below this; they stay on disk, and --resume "
+        "with another value chooses anew",
+        minimum=0, below=1, revisable=True,
+    )  # fmt: skip
     num_draws: int = option(100, "networks that the scores average over, at most", minimum=1)
 
 
@@ -51,19 +60,19 @@ class SGD(Method):
         return state, [{"epoch": state.epoch, "train_loss": losses.mean().item()}]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
-        """Keep the networks that have learnt something, as the published recipe does."""
+        """Return all networks, with their numbers and accuracies."""
         data, network = problem.data, problem.network
-        scores = [
-            test_scores(class_probabilities(network, weights, data.test_images), data)
+        accuracies = [
+            accuracy(class_probabilities(network, weights, data.test_images), data.test_labels)
             for weights in state.weights
         ]
-        kept = [k for k, (accuracy, _) in enumerate(scores) if accuracy >= config.min_accuracy]
-        if len(kept) < len(scores):
-            failed = state.modes[[k for k in range(len(scores)) if k not in kept]].tolist()
-            print(f"Left out, with an accuracy below {config.min_accuracy}: networks {failed}")
-        accuracies = torch.tensor([scores[k][0] for k in kept])
-        members = {"modes": state.modes[kept], "test_accuracies": accuracies}
-        return Points(state.weights[kept], network, members)
+        members = {"modes": state.modes, ACCURACIES: torch.tensor(accuracies)}
+        return Points(state.weights, network, members)
+
+    def choose(self, places: Sequence[Path], config) -> None:
+        """Leave out networks that have learnt nothing, as the published recipe does."""
+        for place in places:
+            mark_members(place, ACCURACIES, config.min_accuracy)
 
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         if not len(posterior):
@@ -74,5 +83,9 @@ class SGD(Method):
         scores = super().scores(problem, posterior, config, newest)
         failed = config.num_modes - len(posterior)
         summary = scores.summary | {"networks": len(posterior), "failed": failed}
-        remark = f"{len(posterior)} networks; {failed} less accurate than {config.min_accuracy}"
+        remark = f"{len(posterior)} networks"
+        if config.min_accuracy:
+            remark += f"; {failed} are less accurate than {config.min_accuracy} and left out"
+        if failed:
+            remark += " (--resume with a lower --min_accuracy takes them in)"
         return scores._replace(summary=summary, remarks=[remark])

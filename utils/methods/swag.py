@@ -39,7 +39,6 @@ from torch import Tensor
 @dataclass(frozen=True, kw_only=True)
 class SWAGConfig(RecipeConfig):
     learning_rate: float = option(0.05, "step size before iterates are collected", above=0)
-    num_modes: int = option(1, "independent modes, each with a Gaussian of its own", minimum=1)
     num_pretrain_epochs: int = option(20, "epochs before iterates are collected", minimum=0)
     collect_learning_rate: float = option(
         0.01, "constant step size while iterates are collected", above=0

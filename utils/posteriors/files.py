@@ -14,11 +14,17 @@ from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import open_samples, read_network
 from utils.runs.errors import UserError, reason
-from utils.runs.files import UNREADABLE
+from utils.runs.files import UNREADABLE, write_atomically
 
 import numpy as np
 import torch
 from torch import Tensor
+
+# What posteriors save, besides network.json and posterior.json.
+FILES = (
+    "samples.npy", "checksums.npy", "members.npz", "chains.json", "networks.safetensors",
+    "posterior.npz", "low_rank.npz", "dropout.npz", "blocks.npz",
+)  # fmt: skip
 
 
 def open_posterior(path: Path, **thinning) -> Posterior:
@@ -103,6 +109,24 @@ def open_mixture(path: Path) -> Mixture:
     if is_set(mixture) and not len(mixture):
         raise UserError(f"{path} has no networks: all were left out.")
     return mixture
+
+
+def move_posterior(source: Path, target: Path) -> None:
+    """Move what a posterior has saved in one directory to another one, on the same disk.
+
+    posterior.json is the last file there and the first one gone. network.json stays as well.
+    """
+    for name in (*FILES, "network.json", "posterior.json"):
+        if (source / name).exists():
+            write_atomically(
+                target / name, lambda file, name=name: file.write((source / name).read_bytes())
+            )
+    remove_posterior(source)
+
+
+def remove_posterior(directory: Path) -> None:
+    for name in ("posterior.json", *FILES):
+        (directory / name).unlink(missing_ok=True)
 
 
 def read_with_network(path: Path, name: str, remedy: str) -> tuple[Network, dict[str, Tensor]]:

@@ -16,6 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MEMBERS = "members.npz"  # arrays [K] of what is known of the weight vectors beside it
+KEPT = "kept"  # the one that says which vectors count; without it all do
+
 
 @dataclass(frozen=True)
 class Points:
@@ -52,7 +55,7 @@ class Points:
         if self.is_chain:
             save_json(directory / "chains.json", {"num_chains": 1})
         if self.members:
-            save_arrays(directory / "members.npz", **self.members)
+            save_arrays(directory / MEMBERS, **self.members)
         save_kind(directory, "Samples", self.network)
 
 
@@ -103,6 +106,11 @@ class Samples:
     def __iter__(self) -> Iterator[Tensor]:
         return (self[position] for position in range(len(self)))
 
+    def known(self, name: str) -> np.ndarray | None:
+        """Return what members.npz says under this name of the vectors used, if it does."""
+        values = read_members(self.path).get(name)
+        return None if values is None else values[self.indices.ravel()]
+
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         return draw_members(self, count, generator)
 
@@ -142,6 +150,26 @@ def read_checksums(beside: Path, count: int) -> np.ndarray | None:
     return checksums
 
 
+def read_members(beside: Path) -> dict[str, np.ndarray]:
+    """Read what is known of every vector in a file, {} if nothing is."""
+    path = beside.with_name(MEMBERS)
+    try:
+        with np.load(path) as archive:
+            return dict(archive)
+    except FileNotFoundError:
+        return {}
+    except (*UNREADABLE, AttributeError) as error:
+        raise UserError(f"Cannot read {path} ({reason(error)}): copy or make it anew.") from None
+
+
+def mark_members(directory: Path, name: str, least: float) -> None:
+    """Mark the vectors of which members.npz says less than this: they are left out when opened."""
+    members = read_members(directory / MEMBERS)
+    kept = members[name] >= members[name].dtype.type(least)
+    if not np.array_equal(kept, members.get(KEPT, np.ones_like(kept))):
+        save_arrays(directory / MEMBERS, **members | {KEPT: kept})
+
+
 def num_blocks(samples, most: int) -> int:
     """Return how many contiguous blocks to cut samples into, so that none spans two chains.
 
@@ -171,8 +199,9 @@ def open_samples(
 ) -> Samples:
     """Open the samples in a run directory, or in a samples.npy with network.json beside it.
 
-    The first `discard`, a share, of each chain are left out. At most `most` of the rest are used,
-    over all chains together, evenly spaced. Fewer than `fewest` are refused: a Gaussian needs two.
+    The first `discard`, a share, of each chain are left out, and vectors that members.npz marks. At
+    most `most` of the rest are used, over all chains together, evenly spaced. Fewer than `fewest`
+    are refused: a Gaussian needs two.
     """
     path = path / "samples.npy" if path.is_dir() else path
     try:
@@ -197,8 +226,10 @@ def open_samples(
             f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
             "as chains.json beside it says."
         )
-    chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
+    chains = _unmarked(path, np.arange(shape[0]).reshape(num_chains, -1)[:, :stored])
     kept = chains[:, round(discard * chains.shape[1]) :]
+    if not chains.size and fewest:
+        raise UserError(f"{path} has no networks: all {shape[0]} were left out.")
     if kept.size < fewest:
         remedy = "more samples" if chains.size < 2 else "a smaller --discard, or more samples"
         raise UserError(
@@ -208,6 +239,19 @@ def open_samples(
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
     return Samples(path, network, kept[:, chosen], checksums=read_checksums(path, shape[0]))
+
+
+def _unmarked(path: Path, chains: np.ndarray) -> np.ndarray:
+    """Return the indices that members.npz does not mark as left out; chains have no such marks."""
+    kept = read_members(path).get(KEPT)
+    if kept is None:
+        return chains
+    if kept.shape != chains.shape[1:]:
+        raise UserError(
+            f"{path.with_name(MEMBERS)} marks {kept.size} weight vectors, but {path} has "
+            f"{chains.size}: if you have changed these, remove {MEMBERS}."
+        )
+    return chains[:, kept]
 
 
 def _read_layout(path: Path, num_rows: int) -> dict:

@@ -7,7 +7,6 @@ networks, or a chain. Samples of a mode depend on each other; those of two modes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from utils.posteriors.files import read_arrays
 from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import Points, Samples
@@ -36,9 +35,8 @@ def _modes_within(part: Posterior, is_component: bool) -> list[Posterior]:
     elif isinstance(part, Samples):
         if part.path.with_name("chains.json").exists():
             return [replace(part, indices=chain[None]) for chain in part.indices]
-        members = part.path.with_name("members.npz")
-        known = read_arrays(members, "train.py writes it") if members.exists() else {}
-        numbers = known["modes"][part.indices.ravel()] if "modes" in known else None
+        known = part.known("modes")
+        numbers = None if known is None else torch.from_numpy(known)
     else:
         return [part]
     if numbers is None:

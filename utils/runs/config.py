@@ -27,17 +27,18 @@ CONFIG_ROOT = Path(__file__).resolve().parents[2] / "configs"
 
 def option(
     default, help, *, unit=None, choices=None, metavar=None,
-    minimum=None, above=None, below=None, changeable=False, may_grow=False,
+    minimum=None, above=None, below=None, changeable=False, may_grow=False, revisable=False,
 ):  # fmt: skip
     """Declare a config field.
 
     `changeable` settings may differ when a run is resumed. `may_grow` numbers may then be larger:
-    what the run has made stays valid, and more of it is made.
+    what the run has made stays valid, and more of it is made. `revisable` settings only choose from
+    what it has made: a finished run is then finished anew.
     """
     metadata = {
         "help": help, "unit": unit, "choices": choices, "metavar": metavar,
         "minimum": minimum, "above": above, "below": below, "changeable": changeable,
-        "may_grow": may_grow,
+        "may_grow": may_grow, "revisable": revisable,
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -136,10 +137,10 @@ class PermutationConfig(TrainingConfig):
 def changed_fields(config, recorded: dict) -> dict[str, tuple]:
     """Return {name: (recorded, now)} of the settings that make this another run.
 
-    Left out are settings that may change, and numbers that may grow and have grown. A setting that
-    an earlier version did not have counts as recorded with its default.
+    Left out are settings that may change, and those that let it go on. A setting that an earlier
+    version did not have counts as recorded with its default.
     """
-    now, left_out = asdict(config), ["config", *grown_fields(config, recorded)]
+    now, left_out = asdict(config), ["config", *reopening_fields(config, recorded)]
     recorded = asdict(type(config)()) | recorded
     fixed = [f.name for f in fields(config) if not f.metadata["changeable"]]
     return {
@@ -155,10 +156,19 @@ def changes(config, recorded: dict) -> list[str]:
     return [f"{name} was {before} and is {after}" for name, (before, after) in changed.items()]
 
 
-def grown_fields(config, recorded: dict) -> list[str]:
-    """Return the names of the fields that may grow and are larger than recorded."""
-    growing = [f.name for f in fields(config) if f.metadata["may_grow"]]
-    return [name for name in growing if getattr(config, name) > recorded.get(name, math.inf)]
+def reopening_fields(config, recorded: dict) -> list[str]:
+    """Return the names of the settings with which even a finished run goes on.
+
+    These are numbers that may grow and are larger than recorded, and revised settings.
+    """
+
+    def reopens(field: dataclasses.Field) -> bool:
+        value = getattr(config, field.name)
+        if field.metadata["may_grow"]:
+            return value > recorded.get(field.name, math.inf)
+        return field.metadata["revisable"] and value != recorded.get(field.name, value)
+
+    return [field.name for field in fields(config) if reopens(field)]
 
 
 def unnamed_settings(config, script: str) -> dict[str, tuple]:

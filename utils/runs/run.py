@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TextIO
 
 from utils.runs import compute, recorder
-from utils.runs.config import changes, grown_fields
+from utils.runs.config import changes, reopening_fields
 from utils.runs.errors import UserError
 from utils.runs.files import (
     as_numpy,
@@ -50,7 +50,8 @@ import torch
 import yaml
 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
-PROGRESS = ("run", "epoch", "iteration", "rebased")  # counters that say how far a run has come
+# Counters that say how far a run has come.
+PROGRESS = ("run", "groups", "epoch", "iteration", "rebased")
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
 
 
@@ -101,7 +102,7 @@ def already_finished(config, kind: str, inputs: dict[str, dict] | None = None) -
 
 
 def _says_finished(config, directory: Path, recorded: dict) -> bool:
-    finished = (directory / "DONE").exists() and not grown_fields(config, recorded)
+    finished = (directory / "DONE").exists() and not reopening_fields(config, recorded)
     if finished:
         print(f"{directory} is finished already; nothing to do.")
     return finished
@@ -136,7 +137,7 @@ def check_reusable(config, directory: Path, recorded: dict) -> None:
             f"{state} of other settings ({', '.join(changed)}): give another --run_name to keep "
             "it, or --overwrite to replace it."
         )
-    more = not finished or grown_fields(config, recorded)
+    more = not finished or reopening_fields(config, recorded)
     resume = "--resume to go on with it, " if more else ""
     raise UserError(f"{state}: give {resume}another --run_name, or --overwrite to replace it.")
 
@@ -153,7 +154,7 @@ class Run(Stoppable):
         self.config, self.kind, self.directory, self.device = config, kind, directory, device
         self._lock = lock
         self.finished_config = recorded if (directory / "DONE").exists() else {}
-        self._extended = bool(grown_fields(config, recorded))
+        self._extended = bool(reopening_fields(config, recorded))
         self.finished = False
         self.meta = read_mapping(directory / "meta.json")
 

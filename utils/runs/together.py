@@ -7,17 +7,21 @@ the run alone, and the first one finishes it.
 
 import dataclasses
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from utils.runs.config import reopening_fields
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping, save_yaml, write_once
-from utils.runs.locks import lock_together
+from utils.runs.locks import claimed, lock_together
 from utils.runs.lookup import run_directory
 from utils.runs.run import check_is_a_run, check_reusable
 
 import yaml
+
+POLL_EVERY = 1.0  # seconds between looks at a run that others hold
 
 
 def shares_its_run(config) -> bool:
@@ -26,8 +30,12 @@ def shares_its_run(config) -> bool:
 
 
 @contextmanager
-def joined_run(config, kind: str) -> Iterator[Path]:
-    """Yield the directory of a run that this process makes parts of; begin it if there is none."""
+def joined_run(config, kind: str, reopen: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield the directory of a run that this process makes parts of; begin it if there is none.
+
+    `reopen` lets a run of other settings go on with these, if it can. That waits for all processes
+    that work with the others.
+    """
     if config.overwrite:
         raise UserError(
             "--overwrite would delete what other processes of a shared run have made: remove its "
@@ -41,7 +49,22 @@ def joined_run(config, kind: str) -> Iterator[Path]:
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
     check_is_a_run(directory)
+    _reopen_alone(config, directory, reopen)
     with lock_together(directory):
         save_yaml(directory / "config.yaml", dataclasses.asdict(config), write_once)
         check_reusable(config, directory, read_mapping(directory / "config.yaml", yaml.safe_load))
         yield directory
+
+
+def _reopen_alone(config, directory: Path, reopen: Callable[[Path], None]) -> None:
+    """Reopen a run while no other process is in it, unless one has done so meanwhile."""
+    path, waiting = directory / "config.yaml", False
+    while reopening_fields(config, read_mapping(path, yaml.safe_load)):
+        with claimed(directory) as is_ours:
+            if is_ours:
+                reopen(directory)
+                return
+        if not waiting:
+            print(f"Waiting for other processes in {directory} to end, to go on with it.")
+        waiting = True
+        time.sleep(POLL_EVERY)
