@@ -1,0 +1,163 @@
+"""Which prior makes HMC the better predictor, and with which does the compact form work?
+
+Runs of HMC on the same network and images with priors N(0, σ²) of different width σ are compared:
+accuracy, NLL and calibration of HMC, its cost, and q_r, the Gaussian fitted after rebasin.
+
+    python sweep.py configs/sweeps/prior_width_tiny.yaml          the runs, for 784-8-10
+    python prior_width.py --run_batch_name prior_width_tiny       all runs of HMC in a batch
+    python prior_width.py --runs DIRECTORY DIRECTORY              these
+
+Takes a minute for 100 samples of each. Leaves in its run directory widths.json, the figure
+prior_width.png and .pdf, and summary.json.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from papers.compact import prior_figures
+from utils.data.datasets import load_dataset
+from utils.evaluation.candidates import Candidate, open_candidate, prior_in, temperature_of
+from utils.evaluation.metrics import scores
+from utils.evaluation.predictions import REBASED, SAMPLE, Column, predict_draws
+from utils.evaluation.standard_errors import TableErrors
+from utils.evaluation.views import EvaluationConfig, Setting, align_set, fit_moments
+from utils.networks.registry import inputs_for
+from utils.posteriors.mixture import is_set
+from utils.quality.calibration import calibrated_errors
+from utils.report.tables import print_table
+from utils.runs.compute import choose_device
+from utils.runs.config import option
+from utils.runs.errors import UserError
+from utils.runs.files import read_mapping, read_records
+from utils.runs.lookup import PastRun, existing
+from utils.runs.run import already_finished, open_run
+from utils.runs.script import run_script
+from utils.runs.seeding import generator
+
+import torch
+
+KIND = "prior_width"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorWidthConfig(EvaluationConfig):
+    runs: list[str] = option(
+        [], "runs of HMC with different priors; by default all finished ones of the batch",
+        metavar="DIRECTORY", changeable=True,
+    )  # fmt: skip
+
+
+def main(config: PriorWidthConfig) -> None:
+    device = choose_device(config.device)
+    candidates = open_runs(config)
+    inputs = {name: each.identity for name, each in candidates.items()}
+    if already_finished(config, KIND, inputs):
+        return
+    num_train = next(iter(candidates.values())).run.data.get("num_train")
+    data = load_dataset(config.dataset, config.data_dir, num_train)
+    run = open_run(config, KIND, device, inputs, num_train=num_train)
+    run.select_matmul()
+    widths = []
+    for candidate in sorted(candidates.values(), key=lambda each: -width_of(each)):
+        ready = inputs_for(candidate.posterior.network, data).to(device)
+        widths.append(study(candidate, ready, config))
+        run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
+    run.save_json("widths.json", widths)
+    prior_figures.prior_width.save(run)
+    run.finish({"widths": widths})
+    print()
+    print_table(prior_figures.width_rows(widths))
+    print(f"Saved in {run.directory}")
+
+
+# ---- the runs
+
+
+def open_runs(config: PriorWidthConfig) -> dict[str, Candidate]:
+    """Open the runs by their prior's σ; they differ in nothing else that a posterior depends on."""
+    if config.runs:
+        paths = [existing(config, given) for given in config.runs]
+    else:
+        batch = Path(config.out_dir) / config.run_batch_name
+        paths = [done.parent for done in sorted(batch.glob(f"HMC-{config.dataset}-*/DONE"))]
+    opened = [open_candidate("hmc", str(path), path) for path in paths]
+    named = {f"σ = {width_of(each):.4g}": each for each in opened}
+    if len(named) < max(2, len(opened)):
+        raise UserError(
+            f"{len(opened)} runs of HMC with {len(named)} different priors are no comparison: give "
+            "--runs with one of each prior, or the --run_batch_name of a sweep over priors."
+        )
+    first, *others = (each.run for each in opened)
+    for other in others:
+        if not other.matches(first):
+            raise UserError(f"{other} has another network or other images than {first}.")
+    for each in opened:
+        if not is_set(each.posterior) or each.run.kind != "HMC":
+            raise UserError(f"{each.run} is no run of HMC.")
+    return named
+
+
+def width_of(candidate: Candidate) -> float:
+    """Return σ of the prior, the median if layers differ."""
+    num_points = candidate.run.data.get("num_train") or 1
+    return torch.as_tensor(prior_in(candidate, num_points).std).median().item()
+
+
+# ---- one of them
+
+
+def study(candidate: Candidate, data, config: PriorWidthConfig) -> dict:
+    """Return scores of HMC, q_r and μ_r with their errors, and what an effective sample costs."""
+    posterior, prior = candidate.posterior, prior_in(candidate, len(data.train_labels))
+    setting = Setting(posterior.network, data, config, prior.tempered(temperature_of(candidate)))
+    aligned = align_set(setting, posterior, f"σ = {width_of(candidate):.4g}")
+    columns = {"hmc": Column("hmc", SAMPLE), "q_r": Column("hmc", REBASED)}
+    fit = fit_moments(aligned.rebased_blocks)
+    predictions = {
+        columns["hmc"]: aligned.predictions,
+        columns["q_r"]: predict_draws(
+            posterior.network, fit.posterior, data.test_images, config.num_draws,
+            config.num_blocks, generator(config.seed, "draws"),
+        ),
+    }  # fmt: skip
+    chains = {"hmc": posterior.num_chains}
+    fits = {columns["q_r"]: fit}
+    errors = TableErrors(setting, predictions, fits, chains, columns["hmc"]).table()
+    truth = predictions[columns["hmc"]]
+    null = calibrated_errors(truth.average().cpu(), generator(config.seed, "calibrated"))
+    return {
+        "prior_std": width_of(candidate),
+        "num_samples": len(posterior),
+        **{
+            name: {
+                "values": scores(predictions[column].compared(truth, data.test_labels)),
+                "errors": errors[column],
+            }
+            for name, column in columns.items()
+        },
+        "calibrated_ece": null.mean().item(),
+        "average_std": fit.posterior.std.double().mean().item() / width_of(candidate),
+        "cost": cost_of(candidate.run),
+    }
+
+
+def cost_of(run: PastRun) -> dict:
+    """Return leapfrog steps after burn-in, in all and for an effective sample, and mixing."""
+    kept = [each for each in read_records(run.directory / "trace.jsonl") if not each["burnin"]]
+    steps = sum(each["num_steps"] for each in kept)
+    groups = read_mapping(run.directory / "diagnostics.json")["groups"]
+    function, worst = groups["test_log_likelihood"], groups["probability"]
+    return {
+        "steps": steps,
+        "steps_per_effective_sample": steps / function["smallest_ess_bulk"],
+        "steps_per_effective_sample_of_worst_probability": steps / worst["smallest_ess_bulk"],
+        "ess": function["smallest_ess_bulk"],
+        "largest_rhat": max(group["largest_rhat"] for group in (function, worst)),
+        "step_size": kept[-1]["step_size"],
+    }
+
+
+CONFIG = PriorWidthConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
