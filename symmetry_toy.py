@@ -28,7 +28,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.normal_forms import sort_units, unit_norm
+from utils.symmetry.normal_forms import count_ties, sort_units, unit_norm
 from utils.symmetry.rebasin import move
 
 import numpy as np
@@ -76,6 +76,7 @@ def main(config: ToyConfig) -> None:
         "failed": int((accuracies(network, trained, points, classes) < LEARNT).sum()),
         "entropies": {name: bin_entropy(last_layer(network, each)) for name, each in views.items()},
         **summary_of(shapes_in(*(last_layer(network, views[name]) for name in PANELS[:2]))),
+        "tied": int((count_ties(network, scaled, "last_layer") > 0).sum()),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
     figures.toy.save(run)

@@ -38,6 +38,7 @@ def test_the_script_runs_and_leaves_its_results(script, tmp_path, hidden_units):
     summary = json.loads((directory / "summary.json").read_text())
     assert sum(summary["copies"]["counts"]) == 300
     assert len(summary["copies"]["counts"]) == math.factorial(hidden_units)
+    assert summary["tied"] == 0
     assert "holds" in done.stdout
     samples = open_samples(directory)
     assert len(samples) == 300

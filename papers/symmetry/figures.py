@@ -11,6 +11,8 @@ from utils.runs.files import read_records
 import numpy as np
 from matplotlib.figure import Figure
 
+OPTIMISERS = {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}  # their colours
+
 
 @figure(
     "symmetry_toy",
@@ -82,7 +84,7 @@ def balance(source: Path) -> Figure:
     for name, axes in zip(names, rows, strict=True):
         _draw_balance(axes, [cell for cell in cells if cell["network"] == name])
         axes[0].set(ylabel=f"{name}: share of imbalance left")
-    for name, color in {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}.items():
+    for name, color in OPTIMISERS.items():
         rows[0][1].plot([], [], color=color, label=name)
     rows[0][0].legend()
     rows[0][1].legend()
@@ -135,7 +137,10 @@ def intervention(source: Path) -> Figure:
         axis.set(xlabel=f"{label}, as usual", ylabel="change")
     for name, marker in markers.items():
         axes[0].scatter([], [], s=10, color=GREY, marker=marker, label=name)
+    for name in ("SGD", "SGD with momentum"):
+        axes[1].plot([], [], ".", color=OPTIMISERS[name], label=name)
     axes[0].legend()
+    axes[1].legend()
     return drawn
 
 
@@ -160,11 +165,11 @@ def order(source: Path) -> Figure:
         look = {"color": color, "linestyle": line, "label": key.replace("_", " ")}
         axes[0].plot(epochs[1:], np.nanmean(results[f"{key}_step"], (1, 2)), **look)
         axes[1].plot(epochs[:-1], np.nanmean(results[f"{key}_end"], (1, 2)), **look)
-    for name, at, line, label in (
-        ("transpositions", epochs[1:], ".-", "to the snapshot before"),
-        ("transpositions_to_end", epochs[:-1], ".--", "to the end"),
+    for name, at, line, color, label in (
+        ("transpositions", epochs[1:], ".-", BLUE, "to the snapshot before"),
+        ("transpositions_to_end", epochs[:-1], ".--", ORANGE, "to the end"),
     ):
-        axes[2].plot(at, results[name].sum(-1).mean(-1), line, color=BLUE, label=label)
+        axes[2].plot(at, results[name].sum(-1).mean(-1), line, color=color, label=label)
     axes[0].legend()
     axes[2].legend()
     axes[0].set(ylabel="τ to the snapshot before")
@@ -181,9 +186,7 @@ def _training(cell: dict) -> tuple:
 
 
 def _color(cell: dict) -> str:
-    if cell["optimizer"] == "Adam":
-        return GREY
-    return ORANGE if cell["momentum"] else BLUE
+    return OPTIMISERS["SGD with momentum" if cell["momentum"] else cell["optimizer"]]
 
 
 @figure(
