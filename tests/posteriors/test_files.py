@@ -95,3 +95,14 @@ def test_a_damaged_gaussian_names_the_script_that_makes_it(tmp_path):
     np.savez(run / "posterior.npz", mean=np.zeros(5))
     with pytest.raises(UserError, match=r"shapes \[5\] and \[0\]"):
         open_posterior(run)
+
+
+def test_of_a_run_under_way_the_modes_that_are_ready_are_read(tmp_path, capsys):
+    modes = [Points(some(3, seed=k), NETWORK) for k in range(3)]
+    Mixture(modes).save(tmp_path)
+    (tmp_path / "posterior.json").unlink()
+    (tmp_path / "mode-001" / "posterior.json").unlink()
+    (tmp_path / "mode-003").mkdir()
+    mixture = open_posterior(tmp_path)
+    assert torch.stack(list(mixture)).equal(torch.cat([modes[0].weights, modes[2].weights]))
+    assert "2 of its directories of modes are ready" in capsys.readouterr().out

@@ -85,8 +85,7 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     else:
         for group in waiting:
             group.save(train_group(method, problem, run, group.modes, saved))
-    records = [read_mapping(group.place / RECORD) for group in groups]
-    run.record_parts(sum(record.get("core_seconds", 0) for record in records))
+    run.record_parts(core_seconds_of(groups))
     method.choose([group.place for group in groups], run.config)
     mixture = Mixture([open_posterior(group.place, fewest=0) for group in groups])
     mixture.save_kind(run.directory)
@@ -167,6 +166,7 @@ def train_in_processes(method: Method, run: Run, groups: Sequence[ModeGroup]) ->
             for record in filter(None, train_in(pool, waiting, lambda: run.stop_requested)):
                 run.log(**record)
                 ready += 1
+                run.record_parts(core_seconds_of(groups))
                 # Of no mode: one process that goes on begins its group anew.
                 run.save_checkpoint({"groups": ready, "first_mode": None})
                 bar.update()
@@ -182,6 +182,12 @@ def log_groups(run: Run, ready: int) -> None:
             run.log(**record)
     if records:
         run.save_checkpoint({"groups": ready, "first_mode": None})
+
+
+def core_seconds_of(groups: Sequence[ModeGroup]) -> float:
+    """Return what all groups that are ready have taken, whichever process and session made them."""
+    records = [read_mapping(group.place / RECORD) for group in groups if group.ready]
+    return sum(record.get("core_seconds", 0) for record in records)
 
 
 def train_together(method: Method, config) -> int:

@@ -30,6 +30,7 @@ FILES = (
 def open_posterior(path: Path, **thinning) -> Posterior:
     """Open what a method left in its run directory, or one of its files.
 
+    Of a run that is under way these are the modes that are ready, if it leaves each in a directory.
     `thinning` says which weight vectors of a samples.npy to use: `discard` and `most`; with
     `fewest`, how few may be there.
     """
@@ -52,6 +53,8 @@ def _kind(path: Path) -> str:
             return json.loads(named.read_text())["class"]
         except UNREADABLE as error:
             raise UserError(f"Cannot read {named}: {reason(error)}.") from None
+    if ready_modes(path):
+        return "Mixture"
     if path.suffix == ".safetensors" and path.is_file():
         return KIND
     gaussian = path.name if path.is_file() else "posterior.npz"
@@ -101,10 +104,18 @@ def open_block_gaussian(path: Path) -> BlockGaussian:
     return BlockGaussian(arrays["mean"], blocks, network, arrays.get("scales"))
 
 
+def ready_modes(path: Path) -> list[Path]:
+    """Return the directories of a mixture's modes, in order, without those that are under way."""
+    modes = [file.parent for file in path.glob("mode-*/posterior.json")]
+    return sorted(modes, key=lambda mode: (len(mode.name), mode.name))
+
+
 def open_mixture(path: Path) -> Mixture:
-    modes = sorted(path.glob("mode-*"), key=lambda mode: (len(mode.name), mode.name))
+    modes = ready_modes(path)
     if not modes:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
+    if not (path / "posterior.json").exists():
+        print(f"{path} is under way: {len(modes)} of its directories of modes are ready.")
     mixture = Mixture([open_posterior(mode, fewest=0) for mode in modes])
     if is_set(mixture) and not len(mixture):
         raise UserError(f"{path} has no networks: all were left out.")
