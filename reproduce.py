@@ -179,7 +179,8 @@ def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
 def find_results(paper: Paper, options: argparse.Namespace) -> Results:
     """Return the paper's runs, whether they exist or not."""
     names = {
-        step.kind: f"{step.kind}-{dataset_of(step, options)}-{step.plans[options.preset].config}"
+        step.kind: f"{step.prefix or step.kind}-{dataset_of(step, options)}-"
+        f"{step.plans[options.preset].config}"
         for step in paper.steps
         if options.preset in step.plans
     }

@@ -29,14 +29,18 @@ SYMMETRY_STEPS = (
     *(
         Step(
             "train", kind,
-            plans(Plan("posterior_quick", 15), Plan(f"{kind.lower()}_optunet", HOUR)),
-            arguments=("--method", kind.lower(), "--num_modes", "5"),
+            plans(Plan("posterior_quick", 15), Plan(f"{kind.lower()}_optunet", 3 * MINUTE)),
+            arguments=("--method", kind.lower()),
         )
         for kind in APPROXIMATIONS
     ),
+    Step(  # at modes of the posterior that the methods approximate
+        "train", "networks", plans(Plan("networks_quick", 15), Plan("optunet_map", 20 * MINUTE)),
+        arguments=("--method", "sgd"), prefix="sgd",
+    ),
     Step(
         "symmetry_table", "symmetry_table", plans(Plan("quick", 30), Plan("optunet", HOUR)),
-        inputs=(("networks", "sgd"),), posteriors=APPROXIMATIONS,
+        inputs=(("networks", "networks"),), posteriors=APPROXIMATIONS,
     ),
     Step(
         "symmetry_mass", "symmetry_mass", plans(Plan("quick", 3), Plan("paper", 10)),

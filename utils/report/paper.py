@@ -29,12 +29,13 @@ class Step:
     """A script to run, its config in each preset, and the runs it is made from."""
 
     script: str
-    kind: str  # of its run: what the directory's name begins with
+    kind: str  # of its run, by which other steps and results know it
     plans: dict[str, Plan]  # by preset
     inputs: tuple[tuple[str, str], ...] = ()  # the script's options that take runs, and their kinds
     posteriors: tuple[str, ...] = ()  # kinds of runs that its --posteriors takes, as kind=PATH
     arguments: tuple[str, ...] = ()  # what its command line has in every preset
     dataset: str | None = None  # its own, if it does not take the one that is asked for
+    prefix: str = ""  # what the run's directory begins with, if that is not the kind
 
     @property
     def needs(self) -> tuple[str, ...]:
