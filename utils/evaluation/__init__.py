@@ -7,6 +7,7 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     predictions        columns of the table, and what each predicts, in parts to resample
     functionals        numbers that do not depend on the order of hidden units
     diagnostics        R-hat and effective sample size of chains
+    bias               chains that are not exact beside chains that are
     alignment          one pass over samples: rebasin, predictions and moments
     weight_study       groups of weights, their mixing, and how they compare with the prior
     views              the setting of an evaluation, and the distributions behind the columns

@@ -1,0 +1,299 @@
+"""How biased are SGLD and SGHMC, on a posterior that HMC samples exactly?
+
+Both leave out the accept step and take gradients of minibatches (see utils/methods/langevin.py).
+Chains of each begin at samples of HMC and run at several step sizes. They are compared with HMC in
+their predictions, in functionals of the weights that do not depend on the order of units, and in
+second moments of the weights of pixels that the data use. (Weights of dead pixels tell nothing: no
+noise of minibatches reaches them.)
+
+    python sampler_bias.py --hmc runs/default/HMC-MNIST-tiny
+    python sampler_bias.py --hmc DIRECTORY --config_name paper       784-64-10 on 3,000 images
+    python sampler_bias.py --hmc DIRECTORY --methods sghmc --sghmc_rates 0.01 0.02
+
+Leaves in its run directory cells.jsonl (a record for each method and step size, with all numbers),
+the figure sampler_bias.png and .pdf, and summary.json. If it is stopped, `--resume` keeps the cells
+that are done.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from papers.compact import bias_figures
+from utils.data.datasets import load_dataset
+from utils.evaluation.bias import Bias, bias
+from utils.evaluation.candidates import open_candidate, prior_in, temperature_of
+from utils.evaluation.functionals import functional_names, functionals
+from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.predictions import PartAverages, PartPredictions
+from utils.evaluation.standard_errors import add_errors, deviations, resample
+from utils.evaluation.weight_study import dead_weights, weight_groups
+from utils.methods.langevin import ChainState, run_epoch
+from utils.methods.method import Problem
+from utils.methods.registry import METHODS
+from utils.networks.predictions import class_probabilities
+from utils.networks.registry import inputs_for
+from utils.report.tables import print_table
+from utils.runs.compute import choose_device
+from utils.runs.config import Config, option
+from utils.runs.errors import UserError
+from utils.runs.files import read_records, save_records
+from utils.runs.lookup import NEWEST, identify, locate
+from utils.runs.progress import progress_bar
+from utils.runs.run import Run, already_finished, open_run
+from utils.runs.script import run_script
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KIND = "sampler_bias"
+SAMPLERS = ("sgld", "sghmc")
+MIN_SAMPLES = 8  # of each chain
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasConfig(Config):
+    config_name: str = option("quick", "named settings: configs/sampler_bias/NAME.yaml")
+    hmc: str = option(NEWEST, "run of HMC; newest: the batch's finished one", changeable=True)
+    methods: list[str] = option(list(SAMPLERS), "samplers to compare", choices=SAMPLERS)
+    sgld_rates: list[float] = option([0.02], "step sizes of SGLD, as --learning_rate", above=0)
+    sghmc_rates: list[float] = option([0.002], "step sizes of SGHMC", above=0)
+    momentum: float = option(0.9, "momentum of SGHMC", minimum=0, below=1)
+    batch_size: int = option(100, "images per step", minimum=1)
+    num_chains: int = option(4, "chains, each from a sample of HMC", minimum=2)
+    num_burnin: int = option(100, "epochs before samples are collected", minimum=0)
+    num_samples: int = option(100, "samples of each chain", minimum=MIN_SAMPLES)
+    store_every: int = option(5, "epochs from one sample to the next", minimum=1)
+    num_hmc: int = option(1000, "samples of HMC to compare with, at most", minimum=MIN_SAMPLES)
+    num_bootstraps: int = option(200, "resamplings behind errors of predictions", minimum=2)
+
+
+class Cell(NamedTuple):
+    method: str
+    rate: float
+
+
+class Measured(NamedTuple):
+    """What samples predict, and their quantities [chains, draws, F]."""
+
+    predictions: PartPredictions
+    quantities: np.ndarray
+
+
+def main(config: BiasConfig) -> None:
+    device = choose_device(config.device)
+    path = locate(config, config.hmc, "HMC", "MNIST_HMC.py")
+    if path is None:
+        raise UserError("A run of HMC is needed: give --hmc PATH, or newest.")
+    inputs = {"HMC": identify(path)}
+    if already_finished(config, KIND, inputs):
+        return
+    candidate = open_candidate("hmc", "HMC", path, most=config.num_hmc)
+    num_train = candidate.run.data.get("num_train")
+    network = candidate.posterior.network
+    data = load_dataset(config.dataset, config.data_dir, num_train)
+    data = inputs_for(network, data).to(device)
+    prior = prior_in(candidate, len(data.train_labels), device)
+    problem = Problem(network, data, prior, device, None, temperature_of(candidate))
+    run = open_run(config, KIND, device, inputs, num_train=num_train)
+    run.select_matmul()
+    cells = run_cells(run, problem, candidate.posterior)
+    bias_figures.sampler_bias.save(run)
+    run.finish({"cells": cells})
+    print_table(bias_figures.bias_rows(cells))
+    print(f"Saved in {run.directory}")
+
+
+# ---- all cells
+
+
+def cells_of(config: BiasConfig) -> Iterator[Cell]:
+    rates = {"sgld": config.sgld_rates, "sghmc": config.sghmc_rates}
+    for method in config.methods:
+        yield from (Cell(method, rate) for rate in sorted(rates[method]))
+
+
+def run_cells(run: Run, problem: Problem, hmc) -> list[dict]:
+    """Return the records of HMC and all cells; those that an earlier session has left are kept."""
+    config, path = run.config, run.path("cells.jsonl")
+    records = read_records(path) if path.exists() else []
+    cells = list(cells_of(config))
+    quantities = Quantities(problem)
+    exact = measure(problem, quantities, hmc, hmc.num_chains)
+    with run.graceful_stop():
+        if not records:
+            records = [record_of_hmc(exact, problem, quantities)]
+            save_records(path, records)
+        for cell in cells[len(records) - 1 :]:
+            records.append(compare(cell, run, problem, quantities, exact, hmc))
+            save_records(path, records)
+            run.log(cell=len(records) - 1, total_variation=records[-1].get("total_variation"))
+            run.stop_if_asked()
+    return records
+
+
+def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured, hmc) -> dict:
+    """Run the chains of a cell, and return how they differ from HMC."""
+    record = {"method": cell.method, "rate": cell.rate}
+    try:
+        samples, heat = sample(cell, run, problem, hmc)
+        measured = measure(problem, quantities, samples, run.config.num_chains)
+    except UserError:  # it left all numbers behind
+        return record | {"diverged": True}
+    found = bias(measured.quantities, exact.quantities)
+    labels = problem.data.test_labels
+    return record | {
+        "diverged": False,
+        "temperature": heat,
+        **beside(measured.predictions, exact.predictions, labels, run.config),
+        "shift": quantities.shifts(found),
+        "second_moments": quantities.second_moments(found, exact),
+        "quantities": {
+            name: {"difference": d, "error": e, "std": s}
+            for name, d, e, s in zip(quantities.names, *map(np.ndarray.tolist, found), strict=True)
+        },
+    }
+
+
+def record_of_hmc(exact: Measured, problem: Problem, quantities) -> dict:
+    """Return HMC's own scores, and how far its halves are from each other."""
+    predictions, labels = exact.predictions, problem.data.test_labels
+    halves = predictions.halves()
+    own = scores(predictions.compared(predictions, labels))
+    return {
+        "method": "hmc",
+        "halves": {
+            "agreement": agreement(*halves), "total_variation": total_variation(*halves)
+        },
+        "nll": own["nll"], "accuracy": own["sample_accuracy"],
+        "means": dict(zip(quantities.names, exact.quantities.mean((0, 1)).tolist(), strict=True)),
+    }  # fmt: skip
+
+
+# ---- chains
+
+
+def sample(cell: Cell, run: Run, problem: Problem, hmc) -> tuple[Tensor, float]:
+    """Return samples [chains · samples, d] and the temperature of the velocities."""
+    config, method = run.config, METHODS[cell.method]
+    settings = {"momentum": config.momentum} if cell.method == "sghmc" else {}
+    chain_config = method.Config(
+        learning_rate=cell.rate, batch_size=config.batch_size, seed=config.seed,
+        num_epochs=config.num_burnin + config.num_samples * config.store_every,
+        num_burnin=config.num_burnin, store_every=config.store_every,
+        temperature=problem.temperature, **settings,
+    )  # fmt: skip
+    chains, heats = [], []
+    title = f"{method.title}, {cell.rate:g}"
+    total = config.num_chains * chain_config.num_epochs
+    with progress_bar(total, title, unit="epoch") as bar:
+        for number in range(config.num_chains):
+            start = hmc[number * len(hmc) // config.num_chains].to(problem.device)
+            for state, heat in epochs(problem, chain_config, method.stream(number), start):
+                if chain_config.collects(state.epoch):
+                    chains.append(state.weights[0])
+                    heats.append(heat)
+                bar.update()
+                if run.stop_requested:
+                    run.stop_if_asked()
+    return torch.stack(chains), float(np.mean(heats))
+
+
+def epochs(problem: Problem, config, stream, start: Tensor) -> Iterator[tuple[ChainState, float]]:
+    """Yield the state after each epoch, and the temperature of its velocities."""
+    weights = start[None].clone()
+    nothing = weights.new_empty(0, weights.shape[1])
+    state = ChainState(torch.tensor([0]), weights, torch.zeros_like(weights), nothing)
+    while state.epoch < config.num_epochs:
+        state, loss, heat = run_epoch(problem, state, config, stream)
+        if not state.weights.isfinite().all() or not loss.isfinite():
+            raise UserError(f"The chain diverged in epoch {state.epoch}.")
+        yield state, heat
+
+
+# ---- what is compared
+
+
+class Quantities:
+    """The numbers of a sample that are compared, by name."""
+
+    def __init__(self, problem: Problem):
+        self._network, self._data = problem.network, problem.data
+        groups = weight_groups(self._network, dead_weights(self._network, self._data.train_images))
+        self._alive = {name: mask for name, mask in groups.items() if name != "dead pixels"}
+        self._moments = [f"second moment of {name}" for name in self._alive]
+        own = [name for name in functional_names(self._network) if "mean square" not in name]
+        self.names = ["train NLL", *own, *self._moments]
+        self._chosen = [n in own for n in functional_names(self._network)]
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        network, data = self._network, self._data
+        probabilities = class_probabilities(network, weights, data.train_images)
+        nll = -probabilities.gather(1, data.train_labels[:, None]).log().sum()
+        own = functionals(network, weights)[torch.tensor(self._chosen)]
+        squares = [weights[mask].double().square().mean() for mask in self._alive.values()]
+        return torch.cat([nll[None], own, torch.stack(squares)]).cpu()
+
+    def shifts(self, found: Bias) -> dict[str, float]:
+        """Return the bias of functionals in their standard deviations, and how sure it is."""
+        z = found.z[1 : len(self.names) - len(self._moments)]
+        part = Bias(*(each[1 : len(self.names) - len(self._moments)] for each in found))
+        return {
+            "root_mean_square": part.shift,
+            "largest_z": float(np.nanmax(np.abs(z))),
+            "share_beyond_3_errors": float(np.nanmean(np.abs(z) > 3)),
+        }
+
+    def second_moments(self, found: Bias, exact: Measured) -> dict[str, dict]:
+        """Return the relative bias of second moments, by tensor."""
+        means = exact.quantities.mean((0, 1))
+        return {
+            name.removeprefix("second moment of "): {
+                "bias": float(found.difference[at] / means[at]),
+                "error": float(found.error[at] / means[at]),
+            }
+            for at, name in enumerate(self.names)
+            if name in self._moments
+        }
+
+
+def measure(problem: Problem, quantities: Quantities, samples, num_chains: int) -> Measured:
+    """Measure weight vectors, one chain after the other."""
+    blocks = max(1, 20 // num_chains) * num_chains
+    parts, rows = PartAverages(len(samples), blocks), []
+    for weights in samples:
+        weights = weights.to(problem.device)
+        parts.add(class_probabilities(problem.network, weights, problem.data.test_images))
+        rows.append(quantities(weights))
+    table = torch.stack(rows).numpy()
+    return Measured(parts.predictions(), table.reshape(num_chains, -1, table.shape[1]))
+
+
+def beside(predictions: PartPredictions, exact: PartPredictions, labels: Tensor, config) -> dict:
+    """Return scores beside HMC, the differences of scores from HMC's, and errors.
+
+    Errors are due to the samples of both. The test images are common to both, and stay.
+    """
+
+    def compared(ours: Tensor | None = None, theirs: Tensor | None = None) -> dict[str, float]:
+        truth = exact.average(theirs)
+        both, own = (
+            scores(Prediction(average, truth, labels))
+            for average in (predictions.average(ours), truth)
+        )
+        differences = {f"{name}_difference": both[name] - own[name] for name in ("nll", "ece")}
+        return {name: both[name] for name in ("agreement", "total_variation")} | differences
+
+    def errors_of(parts: PartPredictions, name: str) -> dict[str, float]:
+        choices = resample(len(parts.sizes), config.num_bootstraps, config.seed, "bias", name)
+        return deviations(lambda chosen: compared(**{name: chosen}), [choices])
+
+    errors = add_errors(errors_of(predictions, "ours"), errors_of(exact, "theirs"))
+    return compared() | {f"{name}_error": error for name, error in errors.items()}
+
+
+CONFIG = BiasConfig
+
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)
