@@ -1,0 +1,59 @@
+"""sampler_bias.py beside two toy chains of HMC."""
+
+import json
+
+from papers.compact.bias_figures import bias_rows, sampler_bias
+from tests.drawn import assert_readable
+
+import numpy as np
+import pytest
+
+TOY = (
+    "--methods", "sghmc", "--sghmc_rates", "0.001", "1e9", "--num_chains", "2",
+    "--num_burnin", "1", "--num_samples", "8", "--store_every", "1", "--num_bootstraps", "4",
+)  # fmt: skip
+
+
+@pytest.fixture
+def records(evaluated, script, tmp_path, few_test_images):
+    hmc = evaluated / "default" / "HMC-MNIST-quick"
+    done = script("sampler_bias", "--hmc", str(hmc), *TOY)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "default" / "sampler_bias-MNIST-quick" / "cells.jsonl"
+    return hmc, path, done
+
+
+def test_cells_beside_hmc(records, script, data_dir):
+    hmc, path, done = records
+    exact, cell, wild = (json.loads(line) for line in path.read_text().splitlines())
+    samples = np.load(hmc / "samples.npy")
+    means = exact["means"]
+    last = samples[:, 785 * 10 : 785 * 10 + 100].astype(float)  # 300 images, 10 units, 10 classes
+    moment = next(name for name in means if name.startswith("second moment") and "2" in name)
+    assert means[moment] == pytest.approx((last**2).mean(), rel=1e-6)
+    squares = (last.reshape(-1, 10, 10)[:, 3] ** 2).sum(1)  # into class 3
+    assert means["Σv² of class 3"] == pytest.approx(squares.mean(), rel=1e-6)
+    assert wild["diverged"]
+    assert not cell["diverged"]
+    assert 0 < cell["total_variation"] < 1
+    assert cell["agreement_error"] >= 0
+    assert cell["temperature"] > 0
+    assert len(cell["quantities"]) == len(means)
+    assert "diverged" in done.stdout
+    whole = path.read_text()
+    path.write_text(whole.rpartition("\n{")[0] + "\n")  # as if stopped after the first cell
+    path.with_name("DONE").unlink()
+    again = script("sampler_bias", "--hmc", str(hmc), *TOY, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert path.read_text() == whole
+
+
+@pytest.mark.figures
+def test_the_figure_and_the_table(records):
+    _, path, _ = records
+    drawn = sampler_bias.draw(path)
+    assert_readable(drawn)
+    cells = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = bias_rows(cells)
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[-1][2] == "diverged"
