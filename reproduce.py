@@ -49,7 +49,9 @@ from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
-SHARED_OPTIONS = ("out_dir", "data_dir", "device", "wandb")  # passed on to every script
+SHARED_OPTIONS = {  # passed on to every script, with their defaults
+    "out_dir": "runs", "data_dir": "data", "device": "auto", "wandb": "auto",
+}  # fmt: skip
 # TinyImageNet comes as a folder, whose files are not listed; others have test images only.
 TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
@@ -143,7 +145,7 @@ def read_options() -> argparse.Namespace:
         help="redo runs whose settings or inputs have changed since",
     )  # fmt: skip
     add_shared_flags(parser, SHARED_OPTIONS)
-    parser.set_defaults(**{name: getattr(Config, name) for name in SHARED_OPTIONS})
+    parser.set_defaults(**SHARED_OPTIONS)
     return parser.parse_args()
 
 

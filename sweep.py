@@ -37,7 +37,10 @@ from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, r
 import yaml
 
 ROOT = Path(__file__).resolve().parent
-SHARED_OPTIONS = ("run_batch_name", "out_dir", "data_dir", "wandb")  # passed on to every run
+SHARED_OPTIONS = {  # passed on to every run, with their defaults
+    "run_batch_name": "the file's, or else its name", "out_dir": "the file's, or else runs",
+    "data_dir": "data", "wandb": "auto",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

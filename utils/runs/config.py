@@ -10,7 +10,6 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -292,10 +291,10 @@ def _read_command_line(config_class, script: str, arguments: list[str], descript
     return vars(given)
 
 
-def add_shared_flags(parser: Parser, names: Sequence[str]) -> None:
-    """Add some settings of every script to a parser of other options, as None if not given."""
-    for name in names:
-        _add_flag(parser, _fields(Config)[name], getattr(Config, name))
+def add_shared_flags(parser: Parser, defaults: dict[str, str]) -> None:
+    """Add some settings of every script, as None if not given; `defaults` are for the help."""
+    for name, default in defaults.items():
+        _add_flag(parser, _fields(Config)[name], default)
 
 
 def _defaults(config_class, script: str) -> dict:
