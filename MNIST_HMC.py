@@ -18,6 +18,7 @@ Writes into its run directory
     diagnostics.json   R-hat and effective sample sizes
     metrics.jsonl      test accuracies along the way
     summary.json       scores, acceptance, violations of neighbour lists, divergences after burn-in,
+                       trajectories that were followed back and missed their start,
                        and ess_per_hour: effective samples of the test log-likelihood
 
 A kill costs at most --checkpoint_seconds and the transition under way; Ctrl-C the latter only.

@@ -138,6 +138,7 @@ def test_violations_are_summed_up_and_told_when_many(script, tmp_path, monkeypat
     told = f"overlooked points 24 times in {summary['leapfrog_steps']} steps"
     assert (told in process.stdout) == (each == 1)
     assert ("raise --safe_margin from 18, or give --force active" in process.stdout) == (each == 1)
+    assert "600 of 600 images were computed in each step" in process.stdout
 
 
 class DescribedConvNet(GroupedConvNet):

@@ -255,7 +255,12 @@ def test_points_asleep_where_a_trajectory_ends_are_looked_at_once_more(separable
         force(states["fitted"])  # nothing moves: all with a margin sleep long
     energy = force.energy(states["unfitted"])  # where most margins are negative
     assert energy.nll == Potential(network, images, labels).energy(states["unfitted"]).nll
-    assert force.counts()[1] > 3000
+    _, violations, lowest_margin = force.counts()
+    assert violations > 3000
+    logits = network.outputs(states["unfitted"], images)
+    margins = true_margins(logits, labels)
+    asleep = true_margins(network.outputs(states["fitted"], images), labels) > 18
+    assert lowest_margin == pytest.approx(margins[asleep].min().item(), rel=1e-4)
 
 
 def test_when_most_points_are_near_the_list_is_everything(separable):
@@ -263,7 +268,7 @@ def test_when_most_points_are_near_the_list_is_everything(separable):
     _, force = Potential(network, images, labels, "listed").trajectory(states["unfitted"])
     for _ in range(3):
         force(states["unfitted"] * 1e-3)
-    assert force.counts() == (6000, 0)
+    assert force.counts() == (6000, 0, math.inf)
 
 
 # ---- a network without closed-form gradients

@@ -6,6 +6,7 @@ Modules, each importing only from those before it:
     potential        the log joint, its gradient, and forces along a trajectory
     mass             the metric of momenta, and how it is learnt
     leapfrog         trajectories
+    reversal         whether trajectories lead back to their start
     adaptation       step sizes and lengths of trajectories
     chains           transitions, and several chains that make them
     anchored         starts that look like samples

@@ -58,6 +58,7 @@ class HMCSettings:
     adapt_step_size: bool = False  # in burn-in
     target_acceptance: float = 0.8
     max_steps: int | None = None  # of a trajectory that has a length
+    reversal_every: int = 0  # one in so many trajectories is followed back; 0: none
     anneal_from: float = 1.0  # the factor of the likelihood's temperature in the first transition
 
     @property

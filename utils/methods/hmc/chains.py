@@ -13,6 +13,7 @@ from typing import NamedTuple
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
 from utils.methods.hmc.mass import IDENTITY, MassAdaptation, MassMatrix
+from utils.methods.hmc.reversal import WayBack, way_back
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
 
@@ -34,6 +35,18 @@ class Transition(NamedTuple):
     list_rows: float
     violations: int
     seconds: float
+    lowest_margin: float = math.inf  # of the points that were violations
+    reversal_miss: float = math.nan  # as in `WayBack`; NaN: the way back was not followed
+    reversal_gap: float = math.nan
+
+    @property
+    def followed_back(self) -> bool:
+        return not math.isnan(self.reversal_miss)
+
+    @property
+    def returned(self) -> bool:
+        """Whether the way back led to the start, as far as is known."""
+        return not self.followed_back or WayBack(self.reversal_miss, self.reversal_gap).returned
 
     @classmethod
     def from_numbers(cls, numbers: list[float]) -> "Transition":
@@ -49,8 +62,12 @@ def transition(
     *stream,
     on_step: Callable[[], None] = lambda: None,
     mass: MassMatrix = IDENTITY,
+    reversal_every: int = 0,
 ) -> tuple[Tensor, Transition]:
-    """Return the chain's next state and what happened; randomness comes from (seed, *names)."""
+    """Return the chain's next state and what happened; randomness comes from (seed, *names).
+
+    One in `reversal_every` trajectories is followed back, and refused if it does not return.
+    """
     started = time.perf_counter()
     seed, *names = stream
     momentum = torch.randn(
@@ -61,11 +78,17 @@ def transition(
     divergent = not change < DIVERGENT  # NaN is divergent, too
     accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
     uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
-    accepted = uniform.item() < accept_prob
+    back = WayBack(math.nan, math.nan)
+    chosen = torch.rand((), generator=generator(seed, "reversal", *names), dtype=torch.float64)
+    follow = chosen.item() * reversal_every < (reversal_every > 0) and not divergent
+    if follow:
+        back = way_back(target, weights, path, step_size, num_steps, on_step, mass)
+    accepted = uniform.item() < accept_prob and (back.returned or not follow)
     end = path.end if accepted else path.start
     return (path.weights if accepted else weights), Transition(
         accept_prob, accepted, change, end.potential, end.nll, step_size, num_steps, divergent,
-        path.list_rows, path.violations, time.perf_counter() - started,
+        path.list_rows, path.violations, time.perf_counter() - started, path.lowest_margin,
+        back.miss, back.gap,
     )  # fmt: skip
 
 
@@ -140,6 +163,7 @@ def advance(
                 target, weights[k], settings.step_size_at(adaptation, iteration),
                 settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
                 seed, k, iteration, on_step=on_step, mass=masses[k].mass if masses else IDENTITY,
+                reversal_every=settings.reversal_every,
             )  # fmt: skip
             reports[mine] = torch.tensor(result, dtype=torch.float64)
         for owner, k in enumerate(group):  # ranks never part, whatever rounding does

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
 from utils.methods.hmc.adaptation import HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
+from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE
+from utils.methods.hmc.potential import Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.runs.progress import progress_bar
 
@@ -80,12 +82,12 @@ def steps_left(chains: Chains, settings: HMCSettings, schedule: Schedule) -> int
 
 
 def print_summary(
-    summary: dict, settings: HMCSettings, schedule: Schedule, safe_margin: float
+    summary: dict, settings: HMCSettings, schedule: Schedule, potential: Potential
 ) -> None:
     print(f"\ntest accuracy of the average {100 * summary['test_accuracy']:.2f} %, "
           f"NLL {summary['test_nll']:.4f}, acceptance {summary['accept_prob']:.2f}")  # fmt: skip
     print_diagnostics(summary["diagnostics"])
-    for warning in warnings(summary, settings, schedule, safe_margin):
+    for warning in warnings(summary, settings, schedule, potential):
         print(warning)
 
 
@@ -106,7 +108,7 @@ def print_diagnostics(groups: dict) -> None:
 
 
 def warnings(
-    summary: dict, settings: HMCSettings, schedule: Schedule, safe_margin: float
+    summary: dict, settings: HMCSettings, schedule: Schedule, potential: Potential
 ) -> Iterator[str]:
     divergences, made = summary["divergences"], schedule.num_chains * schedule.num_sampling
     if divergences:
@@ -117,15 +119,29 @@ def warnings(
             f"{divergences} of {made} trajectories after burn-in diverged and were rejected, so "
             f"a part of the posterior may be missing: {remedy}."
         )
+    missed, followed = summary["not_returned"], summary["followed_back"]
+    if missed:
+        yield (
+            f"{missed} of {followed} trajectories that were followed back missed their start and "
+            "were rejected, and about as large a share of the others is not reversible: give a "
+            "smaller --step_size or a shorter --trajectory_length, or --reversal_every 1."
+        )
     slow = slow_groups(summary["diagnostics"])
     if slow:
         yield (
             f"The chain has not mixed in every respect: R-hat is above {MAX_RHAT} for "
             f"{', '.join(slow)}. Give more --num_samples, or --num_chains."
         )
+    images, points = summary["images_per_step"], potential.num_points
+    if potential.method == "listed" and images > WORTHWHILE_SHARE * points:
+        yield (
+            f"Neighbour lists did not pay, as few margins are large: {images:.0f} of {points} "
+            "images were computed in each step, about as by --force dense."
+        )
     violations, steps = summary["violations"], summary["leapfrog_steps"]
     if violations > FEW_VIOLATIONS * steps:
         yield (
             f"The listed force overlooked points {violations} times in {steps} steps, too often "
-            f"to be trusted: raise --safe_margin from {safe_margin:g}, or give --force active."
+            f"to be trusted: raise --safe_margin from "
+            f"{potential.list_settings.safe_margin:g}, or give --force active."
         )

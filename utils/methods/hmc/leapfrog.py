@@ -6,7 +6,8 @@ With another mass than 1, p stands for the q of `mass`.
 
 A target, such as `Potential`, has `trajectory(weights) -> (Energy, force)`. `force(weights)` is
 ∂U/∂θ and is called once in each step but the last, where `force.energy(weights)` is the Energy at
-the end. `force.counts()` returns (points per call, violations). U should not be far below 0, for
+the end. `force.counts()` returns (points per call, violations, their lowest
+margin). U should not be far below 0, for
 divergences are judged by the height of H.
 """
 
@@ -33,6 +34,7 @@ class Trajectory(NamedTuple):
     delta_energy: float  # H at the end − H at the start, in nats
     list_rows: float  # training points per step
     violations: int  # points that came near while the neighbour list skipped them
+    lowest_margin: float = math.inf  # of these points
 
 
 def leapfrog(

@@ -81,6 +81,12 @@ class HMCConfig(PriorConfig):
         choices=MASSES,
     )
     force: str = option("auto", "how gradients along trajectories are computed", choices=FORCES)
+    reversal_every: int = option(
+        20,
+        "one in so many trajectories, at random, is followed back, and rejected if it does not "
+        "return; 1: all, 0: none",
+        minimum=0,
+    )
     safe_margin: float = option(
         18.0, "listed force: margin above which an image may be skipped", unit="nats", above=0
     )
@@ -127,7 +133,7 @@ class HMCConfig(PriorConfig):
         return HMCSettings(
             self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
             self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
-            self.max_steps, self.anneal_from,
+            self.max_steps, self.reversal_every, self.anneal_from,
         )  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | Non
     chains = resume_or_start(config, problem, settings, ranks, record)
     sample(config, potential, chains, ranks, record)
     if ranks.first:
-        print_summary(record.finish(), settings, schedule, config.safe_margin)
+        print_summary(record.finish(), settings, schedule, potential)
         print(f"Saved in {run.directory}")
 
 

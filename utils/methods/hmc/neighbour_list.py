@@ -1,5 +1,6 @@
 """A neighbour list of training points, as molecular dynamics has of atoms (Verlet 1967)."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ WORTHWHILE_SHARE = 0.7
 class ListSettings(NamedTuple):
     """How a neighbour list decides when to look at a point again."""
 
-    safe_margin: float = 18.0  # a point above it may be skipped: its errors are below 1.6e-8
+    safe_margin: float = 18.0  # a point above it may be skipped: what is skipped is below 1.4e-7
     longest_sleep: int = 200  # most steps for which a point is skipped
     slack: float = 1.25  # assumed fastest fall of a margin / fastest fall seen
 
@@ -39,7 +40,7 @@ class NeighbourList:
         # Path lengths at which to look again. Step 1 looks at all points, which gives a first v.
         self._deadlines = torch.full_like(margins, -torch.inf)
         self._speed, self._path = 0.0, 0.0
-        self.violations = 0
+        self.violations, self.lowest_margin = 0, math.inf  # how many, and how near
 
     def due(self, step: int) -> Tensor | None:
         """Return the rows to look at in this step; None means all."""
@@ -60,7 +61,10 @@ class NeighbourList:
             fall = (self._margins[rows] - margins) / slept
             self._speed = max(0.98 * self._speed, settings.slack * fall.max().item())
         self._path += self._speed
-        self.violations += int(((margins < settings.safe_margin) & (slept > 1)).sum())
+        overlooked = margins[(margins < settings.safe_margin) & (slept > 1)]
+        if len(overlooked):
+            self.violations += len(overlooked)
+            self.lowest_margin = min(self.lowest_margin, overlooked.min().item())
         deadlines = margins + (self._path - settings.safe_margin)
         self._margins[rows] = margins
         self._seen[rows] = step

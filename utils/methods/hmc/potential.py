@@ -33,6 +33,7 @@ With several ranks each holds a part of the data, and `ranks.sum` adds up the pa
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -54,6 +55,7 @@ NEGLIGIBLE_ERROR = 1e-8
 # Selected rows are filled up to a multiple of this: matmul libraries compile and keep a kernel for
 # every shape they meet, and lists would bring a new shape in every step.
 ROW_MULTIPLE = 64
+NO_MARGIN = 1e300  # stands for infinity in sums over ranks
 CURVATURE_IMAGES = 200  # from which the curvature at one state is estimated
 
 
@@ -206,12 +208,15 @@ class Force:
             self._neighbours.update(self.num_calls + 1, None, margins)
         return energy
 
-    def counts(self) -> tuple[float, int]:
-        """Return the number of points per call, and the number of violations."""
-        violations = self._neighbours.violations if self._neighbours else 0
-        total = torch.tensor([self.num_rows, violations], dtype=torch.float64)
-        rows, violations = self._potential.ranks.sum(total).tolist()
-        return rows / max(self.num_calls, 1), int(violations)
+    def counts(self) -> tuple[float, int, float]:
+        """Return the points per call, the number of violations, and their lowest margin."""
+        points, ranks = self._neighbours, self._potential.ranks
+        violations, margin = (points.violations, points.lowest_margin) if points else (0, math.inf)
+        total = torch.tensor([self.num_rows, violations, *[0.0] * ranks.size], dtype=torch.float64)
+        total[2 + ranks.number] = min(margin, NO_MARGIN)
+        rows, violations, *margins = ranks.sum(total).tolist()
+        lowest = min(margins) if min(margins) < NO_MARGIN else math.inf
+        return rows / max(self.num_calls, 1), int(violations), lowest
 
 
 def true_margins(logits: Tensor, labels: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ RECORD_BYTES = 700  # of a transition, in trace.jsonl and metrics.jsonl
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows", "divergent")
 COUNTERS = {
     "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
-    "divergences": 0,
+    "divergences": 0, "followed_back": 0, "not_returned": 0, "steps_back": 0,
+    "sampling_steps": 0, "images": 0.0,
 }  # fmt: skip
 
 
@@ -138,7 +139,7 @@ class ChainRecord:
         )  # fmt: skip
 
     def _restore(self, counters: dict, arrays: dict[str, Tensor]) -> None:
-        self.counters |= {name: counters[name] for name in COUNTERS}
+        self.counters |= {name: counters[name] for name in COUNTERS if name in counters}
         sums = arrays["probability_sums"]
         self._probability_sums[: len(sums)] = sums.cpu()
         adaptations = tuple(StepSizeAdaptation(*row) for row in arrays["adaptations"].tolist())
@@ -289,6 +290,11 @@ class ChainRecord:
             counters["seconds"] += now - self._counted
             counters["accept_prob"] += sum(t.accept_prob for t in transitions)
             counters["divergences"] += sum(t.divergent for t in transitions)
+            counters["sampling_steps"] += sum(t.num_steps for t in transitions)
+            counters["images"] += sum(t.list_rows * t.num_steps for t in transitions)
+            counters["followed_back"] += sum(t.followed_back for t in transitions)
+            counters["not_returned"] += sum(not t.returned for t in transitions)
+            counters["steps_back"] += sum(t.num_steps * t.followed_back for t in transitions)
         self._counted = now
 
     def _checkpoint(self) -> None:
@@ -361,6 +367,10 @@ class ChainRecord:
             "leapfrog_steps": counters["steps"],
             "violations": counters["violations"],
             "divergences": counters["divergences"],
+            "images_per_step": counters["images"] / max(1, counters["sampling_steps"]),
+            "followed_back": counters["followed_back"],
+            "not_returned": counters["not_returned"],
+            "steps_back": counters["steps_back"],
             "diagnostics": self._diagnose(self.chains.iteration),
         }
         function = summary["diagnostics"].get("test_log_likelihood") or {}
