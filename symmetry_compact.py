@@ -15,7 +15,7 @@ summary.json.
 
 from dataclasses import dataclass
 
-from papers.symmetry import claims
+from papers.symmetry import claims, tables
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.candidates import named_or_newest
 from utils.evaluation.metrics import accuracy, agreement, total_variation
@@ -25,8 +25,7 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.members import Members, open_members
 from utils.posteriors.moments import fit_blocks
-from utils.report.paper import print_verdicts
-from utils.report.tables import print_table
+from utils.report.paper import print_verdicts, results_of
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.lookup import PastRun, identify
@@ -39,7 +38,6 @@ from utils.symmetry.matching import METHODS, make_matcher
 from utils.symmetry.normal_forms import NormalForm, unit_norm
 from utils.symmetry.rebasin import move, rebase_all
 
-import numpy as np
 from torch import Tensor
 
 KIND = "symmetry_compact"
@@ -79,7 +77,8 @@ def main(config: CompactConfig) -> None:
         results[name] = compare_gaussians(members, name, ready, images, config)
     run.save_json("compact.json", results)
     run.finish({"columns": results})
-    print_results(results)
+    for table in tables.gaussians_without_scales(results_of(run)):
+        table.print()
     print_verdicts(run, claims.scales_matter)
     print(f"Saved in {run.directory}")
 
@@ -133,18 +132,6 @@ def score_draws(posterior: Gaussian, truth: Tensor, data: Dataset, config: Compa
         scores["accuracy"].append(accuracy(predicted, data.test_labels))
     at_mean = class_probabilities(posterior.network, posterior.mean, data.test_images)
     return scores | {"mean_accuracy": [accuracy(at_mean, data.test_labels)]}
-
-
-def print_results(results: dict) -> None:
-    names = ("agreement", "total_variation", "accuracy", "mean_accuracy")
-    rows = [["posterior", "scales", "", *(name.replace("_", " ") for name in names)]]
-    for posterior, result in results.items():
-        rows += [
-            [posterior, scales, key, *(f"{np.mean(scores[name]):.4f}" for name in names)]
-            for scales, columns in result["scales"].items()
-            for key, scores in columns.items()
-        ]
-    print_table(rows)
 
 
 CONFIG = CompactConfig

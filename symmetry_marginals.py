@@ -18,11 +18,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from papers.symmetry import claims, figures
+from papers.symmetry import claims, figures, tables
 from utils.evaluation.candidates import named_or_newest
 from utils.posteriors.members import Members, open_members
-from utils.report.paper import print_verdicts
-from utils.report.tables import print_table
+from utils.report.paper import print_verdicts, results_of
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -72,7 +71,8 @@ def main(config: MarginalsConfig) -> None:
     run.save_json("marginals.json", results)
     figures.largest_weights.save(run)
     run.finish(without_counts(results))
-    print_results(results)
+    for table in tables.uniformity_tests(results_of(run)):
+        table.print()
     print_verdicts(run, claims.units_are_exchangeable)
     print(f"Saved in {run.directory}")
 
@@ -121,22 +121,6 @@ def without_counts(results: dict) -> dict:
         for group, views in result["groups"].items()
         for view, test in views.items()
     }
-
-
-def print_results(results: dict) -> None:
-    rows = [
-        ["posterior", "units", "view", "χ²", "draws worth", "corrected χ²", "p", "largest share"]
-    ]
-    for name, result in results.items():
-        for group, views in result["groups"].items():
-            for view, test in views.items():
-                share = max(test["counts"]) / sum(test["counts"])
-                rows.append([
-                    name, f"{len(test['counts'])} of {group}", view, f"{test['chi_square']:.1f}",
-                    f"{test['effective_draws']:.1f}", f"{test['corrected_chi_square']:.1f}",
-                    f"{test['p']:.4f}", f"{share:.3f}",
-                ])  # fmt: skip
-    print_table(rows)
 
 
 CONFIG = MarginalsConfig

@@ -110,10 +110,13 @@ class Conclusion:
 
 def print_verdicts(run, *claims: Claim) -> None:
     """Print how claims fare that a finished run alone decides."""
-    result = RunResult(run.kind, run.directory)
-    results = Results("", run.config.dataset, {run.kind: result})
-    for verdict in (judge(claim, results) for claim in claims):
+    for verdict in (judge(claim, results_of(run)) for claim in claims):
         print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
+
+
+def results_of(run) -> Results:
+    """Return the results of a finished run alone."""
+    return Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
 
 
 # ---- what to show

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 
-from utils.data.datasets import load_dataset
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
@@ -14,7 +13,7 @@ from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
 from utils.methods.settings import PriorConfig
-from utils.networks.registry import inputs_for, network_for
+from utils.networks.registry import network_and_data
 from utils.report.figures import BLUE, Look
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
@@ -271,11 +270,9 @@ class HMC(Method):
             check_sharing(config, ranks)
             if ranks.size == 1 and already_finished(config, self.kind):
                 return
-            data = load_dataset(config.dataset, config.data_dir, config.num_train)
-            network = network_for(config, data)
+            network, data = network_and_data(config, device)
             refuse_batch_norm(self, network)
             check_size(config.mass, network)
-            data = inputs_for(network, data).to(device)
             problem = problem_of(config, network, data, device)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
             run, to_do = open_together(config, device, ranks)
