@@ -92,7 +92,7 @@ def main() -> None:
 
 def counted(count: int, title: str) -> Iterator[int]:
     """Yield the numbers below `count`, with a progress bar."""
-    with progress_bar(count, title) as bar:
+    with progress_bar(count, title, unit="") as bar:
         for number in range(count):
             yield number
             bar.update()

@@ -19,12 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+RIDGE = 0.01  # added to the variance of pixels in [0, 1]
+
 
 class Normalisation(NamedTuple):
     """Mean and standard deviation of each channel, for pixels in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+class CovarianceRoot(NamedTuple):
+    """Σ^½ [pixels, pixels], by which flat images are multiplied."""
+
+    matrix: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,15 @@ class Dataset:
             name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)
         })  # fmt: skip
 
-    def normalisation(self, kind: str) -> Normalisation | None:
-        """Return the published moments, or None for the kind "none"."""
+    def normalisation(self, kind: str) -> Normalisation | CovarianceRoot | None:
+        """Return the published moments, or None for the kind "none".
+
+        "empcov N" is the root of the covariance of the first N training images.
+        """
         if kind == "none":
             return None
+        if kind.startswith("empcov"):
+            return covariance_root(self.train_images, int(kind.split()[1]))
         source = source_of(split_name(self.name)[0])
         return Normalisation(source.mean, source.std)
 
@@ -64,7 +77,9 @@ class Dataset:
         return getattr(self, f"{name}_images"), getattr(self, f"{name}_labels")
 
     def inputs(
-        self, input_shape: Sequence[int], normalisation: Normalisation | None = None
+        self,
+        input_shape: Sequence[int],
+        normalisation: Normalisation | CovarianceRoot | None = None,
     ) -> "Dataset":
         """Return the data set as a network with this input shape takes it."""
         check_input_shape(input_shape, self.image_shape, self.name)
@@ -90,13 +105,15 @@ def _times(shape: Sequence[int]) -> str:
 
 
 def network_inputs(
-    images: Tensor, input_shape: Sequence[int], normalisation: Normalisation | None = None
+    images: Tensor,
+    input_shape: Sequence[int],
+    normalisation: Normalisation | CovarianceRoot | None = None,
 ) -> Tensor:
     """Turn uint8 images, or float images in [0, 1], [..., C, H, W] into inputs
     [..., *input_shape] in float32."""
     scale = 1 if images.is_floating_point() else 255
     inputs = images.to(torch.float32, copy=True)
-    if normalisation:
+    if isinstance(normalisation, Normalisation):
         mean, std = (
             (scale * torch.tensor(moment, device=images.device)).view(-1, 1, 1)
             for moment in normalisation
@@ -104,7 +121,28 @@ def network_inputs(
         inputs.sub_(mean).div_(std)
     elif scale > 1:
         inputs.div_(scale)
-    return inputs.reshape(*images.shape[:-3], *input_shape)
+    inputs = inputs.reshape(*images.shape[:-3], *input_shape)
+    if isinstance(normalisation, CovarianceRoot):
+        return inputs @ normalisation.matrix.to(inputs.device)
+    return inputs
+
+
+def covariance_root(images: Tensor, count: int) -> CovarianceRoot:
+    """Return Σ^½ for the covariance Σ of the pixels of the first images, plus RIDGE of each.
+
+    The prior N(0, Σ) on what a hidden unit reads is N(0, 1) for a network whose inputs are Σ^½ x
+    (Izmailov et al. 2021, "Dangers of Bayesian model averaging under covariate shift").
+    """
+    if count > len(images):
+        raise UserError(
+            f"This network reads images by the covariance of the first {count} training images, "
+            f"but only {len(images)} were loaded: give --num_train {count}, or more."
+        )
+    pixels = network_inputs(images[:count], [math.prod(images.shape[1:])]).double()
+    covariance = pixels.T.cov() if count > 1 else pixels.new_zeros((pixels.shape[1],) * 2)
+    values, vectors = torch.linalg.eigh(covariance)
+    roots = (values.clamp(min=0) + RIDGE).sqrt()
+    return CovarianceRoot(((vectors * roots) @ vectors.T).float())
 
 
 def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:

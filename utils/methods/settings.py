@@ -17,6 +17,12 @@ class PriorConfig(NetworkConfig):
     It is p(w | data) ∝ exp(−U/T) with U = Σ cross-entropy + ½ Σ w²/σ².
     """
 
+    prior: str = option(
+        "independent",
+        "prior of an mlp's first layer: N(0, σ²) of every weight, or N(0, σ² Σ) of each unit, with "
+        "Σ the covariance of the training images plus 0.01",
+        choices=("independent", "empcov"),
+    )
     prior_std: NUMBERS = option(
         1.0, "σ of the prior N(0, σ²) on weights and biases, or one for each layer: 1,0.5", above=0
     )

@@ -25,10 +25,15 @@ KINDS = {"relu": RELU, "tanh": TANH, "silu": NONE}
 
 @dataclass(frozen=True)
 class MLP(Network):
-    """An architecture: layer sizes from input to output, and the hidden activation."""
+    """An architecture: layer sizes from input to output, and the hidden activation.
+
+    With `empcov` inputs are images times the root of the covariance of so many training images, so
+    that the prior N(0, 1) is that covariance for what a hidden unit reads of an image.
+    """
 
     sizes: tuple[int, ...] = (784, 512, 10)
     activation: str = "relu"
+    empcov: int = 0
 
     name = "mlp"
 
@@ -41,10 +46,16 @@ class MLP(Network):
             )
 
     def __str__(self) -> str:
-        return f"{'-'.join(map(str, self.sizes))} ({self.activation})"
+        prior = ", EmpCov" if self.empcov else ""
+        return f"{'-'.join(map(str, self.sizes))} ({self.activation}{prior})"
 
     def describe(self) -> dict:
-        return {"sizes": self.sizes, "activation": self.activation}
+        inputs = {"empcov": self.empcov} if self.empcov else {}
+        return {"sizes": self.sizes, "activation": self.activation} | inputs
+
+    @property
+    def normalisation(self) -> str:
+        return f"empcov {self.empcov}" if self.empcov else "none"
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

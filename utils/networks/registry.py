@@ -28,12 +28,16 @@ NETWORK_EXAMPLES = (
 
 def network_for(config, data) -> Network:
     """Return the network that a script's config describes, for this data set."""
+    empcov = getattr(config, "prior", "independent") == "empcov"
     if config.network == MLP.name:
         if config.width is not None:
             raise UserError("An mlp has no width: give --hidden_sizes.")
         if config.normalise:
             raise UserError("An mlp takes pixels in [0, 1] as they are: leave --normalise out.")
-        return MLP((data.num_pixels, *config.hidden_sizes, data.num_classes), config.activation)
+        sizes = (data.num_pixels, *config.hidden_sizes, data.num_classes)
+        return MLP(sizes, config.activation, len(data.train_images) if empcov else 0)
+    if empcov:
+        raise UserError("EmpCov is a prior of what units read of all pixels: give --network mlp.")
     return conv_network(
         config.network, data.image_shape, data.num_classes, config.width, config.normalise
     )
@@ -79,7 +83,7 @@ def network_from(description: dict) -> Network:
     name = content.pop("network", MLP.name)
     if name == MLP.name:
         sizes = tuple(operator.index(size) for size in content["sizes"])
-        return MLP(sizes, str(content["activation"]))
+        return MLP(sizes, str(content["activation"]), operator.index(content.get("empcov", 0)))
     shape = tuple(operator.index(size) for size in content.pop("input_shape"))
     rest = {key: operator.index(value) for key, value in content.items()}
     return conv_network(name, shape, **rest)

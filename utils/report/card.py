@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
+from utils.data.datasets import CovarianceRoot
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.state_dicts import default_layout
@@ -205,5 +206,7 @@ def preparation(network: Network, dataset: str, normalisation) -> str:
     images = f"Images of {dataset} are [N, {shape}], with pixels in [0, 1]"
     if normalisation is None:
         return f"{images}."
+    if isinstance(normalisation, CovarianceRoot):
+        return f"{images}, times the root of the covariance of the training images."
     mean, std = (", ".join(map(str, each)) for each in normalisation)
     return f"{images}, less {mean} and divided by {std}."
