@@ -28,6 +28,7 @@ def gaussians(count: int) -> list[Gaussian]:
     ("modes", "expected"),
     [
         (gaussians(12), {"one": (4, 1, 10), "multi": (1, 4, 8), "each": (1, 10, 10)}),
+        (gaussians(9), {"one": (4, 1, 10), "multi": (1, 4, 8)}),
         (gaussians(4), {"one": (4, 1, 10), "multi": (1, 4, 8)}),
         (gaussians(1), {"one": (1, 1, 10)}),
         ([points(5) for _ in range(12)],
@@ -35,6 +36,7 @@ def gaussians(count: int) -> list[Gaussian]:
         ([points(3) for _ in range(12)], {"one": (4, 1, 3), "multi": (1, 3, 3)}),
         ([points(1) for _ in range(12)],
          {"one": (4, 1, 1), "multi": (1, 4, 4), "each": (1, 10, 10)}),
+        ([points(1) for _ in range(7)], {"one": (4, 1, 1), "multi": (1, 4, 4), "each": (1, 7, 7)}),
     ],
 )  # fmt: skip
 def test_rows_of_a_posterior_have_equally_many_samples(modes, expected):

@@ -133,7 +133,8 @@ def sets_of(
     sets = {ONE: [make(f"{name} {k}", [mode], in_one) for k, mode in enumerate(few)]}
     if len(few) > 1:
         sets[SEVERAL] = [make(name, few[:total], total)]
-    if min(len(modes), total) > len(few):
+    enough = in_one == 1 or len(modes) >= total  # single networks: as many as there are
+    if enough and total > len(few) < len(modes):
         each = modes[:total]
         sets[EACH] = [make(f"{name} each", each, len(each))]
     return sets
