@@ -39,6 +39,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.data.user_arrays import read_inputs, read_labels
 from utils.evaluation.metrics import accuracy
+from utils.evaluation.networks import (
+    accuracies_of,
+    barriers_to_first,
+    rebase_and_fit,
+    transpositions_of,
+)
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune, without
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
@@ -52,19 +58,13 @@ from utils.networks.state_dicts import (
 )
 from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.moments import no_moments
 from utils.posteriors.samples import open_samples
 from utils.report.tables import print_table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
-from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.permutation import expected_transpositions
-from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import torch
@@ -72,7 +72,6 @@ from torch import Tensor
 
 CRITERIA = {"abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ", "std": "smallest σ"}
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
-FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
 SHOWN = 20  # networks in the printed table, and samples whose barriers are computed
 TITLES = {
     "average": "average of all networks' predictions",
@@ -100,7 +99,7 @@ def main(options: argparse.Namespace) -> None:
     check_activation(options, network, samples[0], labelled)
     q_d, compact = rebase_and_fit(network, samples, matched.inputs)
     q_r = compact.posterior
-    summary = transpositions_of(compact, layout)
+    summary = transpositions_of(compact)
     state_dicts = {"mean": layout.state_dict(q_r.mean)}
     averaged = {"average": samples, "q_d": draws(q_d), "q_r": draws(q_r), "mu_r": [q_r.mean]}
     if options.kept is not None:
@@ -112,9 +111,10 @@ def main(options: argparse.Namespace) -> None:
     if scored.inputs is not None:
         arrays["predictions"] = mean_probabilities(network, draws(q_r), scored.inputs)
     if scored.labels is not None:
-        summary["accuracy"] = score_all(network, samples, averaged, scored)
         count = len(samples) if options.networks else min(SHOWN, len(samples))
-        summary["barriers"] = barriers_to_first(compact, samples, count, scored)
+        test = (scored.inputs, scored.labels)
+        summary["accuracy"] = accuracies_of(network, samples, averaged, *test)
+        summary["barriers"] = barriers_to_first(compact, samples, count, *test)
     save(options, network, compact, state_dicts, arrays, summary)
     report(options, summary)
 
@@ -256,23 +256,7 @@ def check_activation(
             )
 
 
-# ---- rebase, prune and score
-
-
-def rebase_and_fit(
-    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
-) -> tuple[Gaussian, Compact]:
-    """Return q_d of the networks as they are, and q_r of them rebased to the first."""
-    method = "weight" if inputs is None else "activation"
-    matcher = make_matcher(method, network, samples[0], inputs)
-    direct = rebased = no_moments(samples[0])
-    transformations = []
-    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
-        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
-            direct, rebased = direct.add(weights), rebased.add(moved.weights)
-            transformations.append(moved.matching.transformation)
-            bar.update()
-    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
+# ---- prune
 
 
 def rank_weights(q_r: Gaussian, layout: Layout) -> dict[str, Tensor]:
@@ -318,55 +302,6 @@ def choose_criterion(
 
 def draws(posterior: Gaussian) -> Iterable[Tensor]:
     return posterior.draw(NUM_DRAWS, generator(0, "draws"))
-
-
-def transpositions_of(compact: Compact, layout: Layout) -> dict:
-    """Return NoT of each network's hidden layers, and what random permutations have."""
-    groups = layout.network.groups.values()
-    return {
-        "transpositions": [
-            list(each.transpositions().values()) for each in compact.transformations
-        ],
-        "random": [expected_transpositions(group.size) for group in groups],
-    }
-
-
-def score_all(
-    network: Network,
-    samples: Sequence[Tensor],
-    averaged: dict[str, Iterable[Tensor]],
-    data: Data,
-) -> dict:
-    """Return the accuracy of each network, and of the average prediction of several."""
-
-    def accuracy_of(networks: Iterable[Tensor]) -> float:
-        return accuracy(mean_probabilities(network, networks, data.inputs), data.labels)
-
-    single = [accuracy_of([weights]) for weights in samples]
-    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
-
-
-def barriers_to_first(
-    compact: Compact, samples: Sequence[Tensor], count: int, data: Data
-) -> dict[str, list[float]]:
-    """Return the loss barrier [nats] between each of `count` networks and the first.
-
-    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
-    """
-
-    def barrier_to_first(weights: Tensor) -> float:
-        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
-        return barrier(score(line, data.inputs, data.labels).loss, FRACTIONS).max().item()
-
-    found: dict[str, list[float]] = {"before": [], "after": []}
-    with progress_bar(count, "loss barriers", unit="network") as bar:
-        for number in range(count):
-            weights = samples[number]
-            moved = compact.transformations[number].apply(weights)
-            found["before"].append(barrier_to_first(weights))
-            found["after"].append(barrier_to_first(moved))
-            bar.update()
-    return found
 
 
 # ---- files and tables

@@ -17,4 +17,5 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     evaluate           all of it: posteriors compared with one of them
     candidates         the posteriors that a user asks to compare, opened and checked
     pruning            which weights to keep, and what accuracy is left
+    networks           networks rebased to the first of them: q_r, accuracies, barriers
 """
