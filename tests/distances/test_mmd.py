@@ -154,3 +154,11 @@ def test_power_grows_with_the_planted_change():
     assert powers[0] < 0.2
     assert powers[1] == 1
     assert np.isnan(power(kernel, np.arange(40), float("nan"), 50, random))
+
+
+def test_thresholds_are_one_sided():
+    kernel, blocks = Gaussian5(2.0)(normal(40, 2, 0)), np.arange(40)
+    found = distance(kernel, 20, blocks, blocks, 99, np.random.default_rng(3))
+    masks = permuted(blocks, 20, 99, np.random.default_rng(3))
+    null = mmd_squares(kernel, torch.from_numpy(masks), blocks).numpy()
+    assert (null > found.high).sum() == (null < found.low).sum() == 5  # of 99

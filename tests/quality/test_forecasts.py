@@ -76,7 +76,7 @@ def test_a_single_member_has_no_diversity_and_no_errors():
     ("members", "modes", "parts"),
     [
         (100, 10, (10, 10)), (100, 100, (20, 5)), (37, 37, (18, 2)), (1, 1, (1, 1)),
-        (12, 1, (12, 1)), (74, 37, (18, 4)), (66, 22, (20, 3)),
+        (12, 1, (12, 1)), (74, 37, (18, 4)), (220, 22, (20, 10)),
     ],
 )  # fmt: skip
 def test_parts_have_whole_modes(members, modes, parts):
