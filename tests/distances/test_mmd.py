@@ -10,7 +10,14 @@ from utils.distances.kernels import (
     linear_kernel,
     squared_distances,
 )
-from utils.distances.mmd import distance, mmd_squares, number_modes, permuted, power
+from utils.distances.mmd import (
+    distance,
+    mmd_squares,
+    number_modes,
+    permuted,
+    power,
+    splits,
+)
 
 import numpy as np
 import pytest
@@ -162,3 +169,16 @@ def test_thresholds_are_one_sided():
     masks = permuted(blocks, 20, 99, np.random.default_rng(3))
     null = mmd_squares(kernel, torch.from_numpy(masks), blocks).numpy()
     assert (null > found.high).sum() == (null < found.low).sum() == 5  # of 99
+
+
+def test_few_splits_are_all_taken():
+    """Of five blocks beside five, only the split itself and its mirror image are as far apart."""
+    blocks, random = np.arange(20) // 2, np.random.default_rng(0)
+    masks = splits(blocks, 5, 99, random)
+    assert len(np.unique(masks, axis=0)) == len(masks) == math.comb(10, 5)
+    assert (masks[:, ::2] == masks[:, 1::2]).all()
+    assert (masks.sum(1) == 10).all()
+    rows = torch.cat([normal(10, 2, 0), normal(10, 2, 1, shift=5.0)])
+    found = distance(Gaussian5(2.0)(rows), 10, blocks, blocks, 99, random)
+    assert found.p == pytest.approx(3 / 253)
+    assert len(splits(np.arange(20), 10, 99, random)) == 99

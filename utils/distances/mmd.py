@@ -7,6 +7,8 @@ among them. Blocks are what is exchangeable if there is no difference: the modes
 pieces of a chain, or independent networks. Permuting blocks gives the null.
 """
 
+import math
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor
 
 MIN_BLOCKS = 5  # on each side: they have 126 splits that differ, so that p can be about 0.01
 LEVEL = 0.95
+FEW = 3  # as many splits as draws, at most, are all taken
 
 
 def mmd_squares(kernel: Tensor, first: Tensor, modes: np.ndarray) -> Tensor:
@@ -74,11 +77,28 @@ def distance(
     counts = [len(np.unique(blocks[side])) for side in (first, ~first)]
     if not draws or min(counts) < MIN_BLOCKS:
         return Distance(value)
-    masks = permuted(blocks, counts[0], draws, random)
+    masks = splits(blocks, counts[0], draws, random)
     null = mmd_squares(kernel, torch.from_numpy(masks), modes).numpy()
     low, high = np.quantile(null, [1 - LEVEL, LEVEL])
-    beyond = (null >= value - 1e-12).sum().item()  # few blocks are often chosen as they are
-    return Distance(value, low.item(), high.item(), (1 + beyond) / (1 + draws))
+    beyond = (null >= value - 1e-12).sum().item()
+    return Distance(value, low.item(), high.item(), (1 + beyond) / (1 + len(masks)))
+
+
+def splits(
+    blocks: np.ndarray, num_chosen: int, draws: int, random: np.random.Generator
+) -> np.ndarray:
+    """Return masks [P, N] of so many blocks: all there are if these are few, else draws at random.
+
+    Of few splits, drawing would repeat the one that is tested more or less often by chance.
+    """
+    numbers = np.unique(blocks, return_inverse=True)[1]
+    count = numbers.max() + 1
+    if math.comb(count, num_chosen) > FEW * draws:
+        return permuted(blocks, num_chosen, draws, random)
+    masks = np.zeros((math.comb(count, num_chosen), count), dtype=bool)
+    for mask, chosen in zip(masks, combinations(range(count), num_chosen), strict=True):
+        mask[list(chosen)] = True
+    return masks[:, numbers]
 
 
 def permuted(
