@@ -28,6 +28,7 @@ from utils.posteriors.moments import fit_blocks
 from utils.report.paper import print_verdicts, results_of
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
+from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
@@ -64,8 +65,10 @@ def main(config: CompactConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     posteriors = {name: open_members(path) for name, path in paths.items()}
-    for members in posteriors.values():
+    for name, members in posteriors.items():
         scalable_groups(members.network)  # refuse networks without scales
+        if members.weights[..., 0].numel() < 2:
+            raise UserError(f"{name} is a single network: a Gaussian needs two or more.")
     data = load_dataset(config.dataset, config.data_dir)
     run = open_run(config, KIND, device, inputs)
     run.select_matmul()

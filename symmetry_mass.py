@@ -107,7 +107,10 @@ def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:
                 f"{path} is of the network {members.network}, but {paths[0]} of {network}: give "
                 "sets of one network."
             )
-    return network, torch.cat([members.weights.flatten(0, 1) for members in sets]).double()
+    weights = torch.cat([members.weights.flatten(0, 1) for members in sets]).double()
+    if not mass(network, weights).all():
+        raise UserError("Some of these networks have no mass: all of their weights are 0.")
+    return network, weights
 
 
 def lightest_masses(network: Network, weights: Tensor) -> Tensor:

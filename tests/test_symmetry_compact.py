@@ -39,6 +39,13 @@ def test_gaussians_of_copies_fit_once_scales_and_order_are_removed(script, copie
     assert "holds: Agreement of q_r's draws" in done.stdout
 
 
+def test_single_networks_are_refused(script, tmp_path):
+    Points(NETWORK.initial_weights(torch.Generator().manual_seed(0))[None], NETWORK).save(tmp_path)
+    done = script("symmetry_compact", "--posteriors", f"one={tmp_path}")
+    assert done.returncode == 2
+    assert "a Gaussian needs two" in done.stderr
+
+
 def test_networks_without_scales_are_refused(script, tmp_path):
     network = MLP((784, 4, 10), "tanh")
     Points(torch.zeros(2, network.num_weights), network).save(tmp_path)

@@ -90,6 +90,24 @@ def test_a_run_that_has_not_finished_any_group_is_refused(script, tmp_path):
     assert "has no networks yet" in done.stderr
 
 
+def test_groups_may_be_single_networks(script, tmp_path):
+    save_networks(tmp_path / "mode-000", NETWORK, count=1)
+    save_networks(tmp_path / "mode-001", NETWORK, count=2)
+    done = script(
+        "symmetry_mass", "--config_name", "quick", "--posterior", *sorted(tmp_path.glob("mode-*"))
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "default" / "symmetry_mass-MNIST-quick" / "mass.npz") as results:
+        assert len(results["mass"]) == 3
+
+
+def test_networks_of_zeros_are_refused(script, tmp_path):
+    Points(torch.zeros(2, NETWORK.num_weights), NETWORK).save(tmp_path)
+    done = script("symmetry_mass", "--posterior", tmp_path)
+    assert done.returncode == 2
+    assert "all of their weights are 0" in done.stderr
+
+
 def test_sets_of_different_networks_are_refused(script, tmp_path):
     save_networks(tmp_path / "first", NETWORK)
     save_networks(tmp_path / "second", MLP((4, 6, 2)))

@@ -28,7 +28,7 @@ def open_members(path: Path) -> Members:
 
     They are draws of chains if chains.json says so, else independent networks.
     """
-    posterior = open_posterior(path)
+    posterior = open_posterior(path, fewest=1)
     if not is_set(posterior):
         raise UserError(f"{path} has no set of networks, but a distribution of weights.")
     parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
