@@ -37,7 +37,7 @@ class CovarianceRoot(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test images with their class numbers."""
+    """Training and test images with their class numbers, and validation images if asked for."""
 
     name: str
     train_images: Tensor
@@ -45,6 +45,8 @@ class Dataset:
     test_images: Tensor
     test_labels: Tensor
     num_classes: int = 10
+    valid_images: Tensor | None = None
+    valid_labels: Tensor | None = None
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -83,11 +85,12 @@ class Dataset:
     ) -> "Dataset":
         """Return the data set as a network with this input shape takes it."""
         check_input_shape(input_shape, self.image_shape, self.name)
-        return replace(
-            self,
-            train_images=network_inputs(self.train_images, input_shape, normalisation),
-            test_images=network_inputs(self.test_images, input_shape, normalisation),
-        )
+        inputs = {
+            name: network_inputs(images, input_shape, normalisation)
+            for name, images in vars(self).items()
+            if name.endswith("_images") and images is not None
+        }
+        return replace(self, **inputs)
 
 
 def check_input_shape(input_shape: Sequence[int], image_shape: Sequence[int], name: str) -> None:
@@ -145,20 +148,31 @@ def covariance_root(images: Tensor, count: int) -> CovarianceRoot:
     return CovarianceRoot(((vectors * roots) @ vectors.T).float())
 
 
-def load_dataset(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:
-    """Load a data set, fetched if need be; with `num_train` only its first training images."""
+def load_dataset(
+    name: str, data_dir: str | Path, num_train: int | None = None, num_valid: int = 0
+) -> Dataset:
+    """Load a data set, fetched if need be; with `num_train` only its first training images.
+
+    The last `num_valid` training images are for validation, whatever num_train is.
+    """
     train_images, train_labels, num_classes = load_part(name, "train", data_dir)
     if num_classes < 2:
         raise UserError(f"{name} has a single class, so there is nothing to learn: give two.")
+    if max(num_train or 1, 1) + num_valid > len(train_labels):
+        valid = f" and num_valid {num_valid}" if num_valid else ""
+        raise UserError(
+            f"num_train is {num_train}{valid}, but {name} has {len(train_labels)} training images."
+        )
+    valid = {}
+    if num_valid:
+        valid["valid_images"] = train_images[-num_valid:].clone()
+        valid["valid_labels"] = train_labels[-num_valid:].clone()
+        num_train = num_train or len(train_labels) - num_valid
     if num_train is not None:
-        if num_train > len(train_labels):
-            raise UserError(
-                f"num_train is {num_train}, but {name} has {len(train_labels)} training images."
-            )
         train_images = train_images[:num_train].clone()  # so that the others can be freed
         train_labels = train_labels[:num_train].clone()
     test_images, test_labels, _ = load_part(name, "test", data_dir)
-    return Dataset(name, train_images, train_labels, test_images, test_labels, num_classes)
+    return Dataset(name, train_images, train_labels, test_images, test_labels, num_classes, **valid)
 
 
 def load_pixels(name: str, data_dir: str | Path, num_train: int | None = None) -> Dataset:

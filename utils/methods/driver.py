@@ -6,7 +6,14 @@ from functools import partial
 from random import SystemRandom
 from typing import TextIO
 
-from utils.methods.method import Method, Problem, Scores, tensors_of
+from utils.methods.method import (
+    Method,
+    Problem,
+    Scores,
+    images_used,
+    selection_scores,
+    tensors_of,
+)
 from utils.methods.processes import (
     RECORD,
     ModeGroup,
@@ -51,13 +58,15 @@ def run_method(method: Method, config) -> None:
         lock = lock_when_free(run_directory(config, method.kind))
     else:
         lock = reopen_alone(method, config)
-    run = open_run(config, method.kind, problem.device, lock=lock)
+    run = open_run(config, method.kind, problem.device, lock=lock, **images_used(problem.data))
     if run.finished:  # by another process, by now
         return
     run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = last_values(run.path("metrics.jsonl").read_text())
-    report(run, method, method.scores(problem, posterior, config, newest))
+    scores = method.scores(problem, posterior, config, newest)
+    chosen_by = selection_scores(problem, posterior, config)
+    report(run, method, scores._replace(summary=scores.summary | chosen_by))
 
 
 def reopen_alone(method: Method, config) -> TextIO | None:

@@ -7,6 +7,7 @@ them: it opens, resumes, logs, checkpoints, scores and finishes the run.
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from utils.data.batches import Batches
@@ -14,7 +15,8 @@ from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
-from utils.posteriors.mixture import is_set
+from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
@@ -24,6 +26,9 @@ from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
+
+ELBO_DRAWS = 20  # passes over the training images
+MOST_DRAWS = 1000  # of sets whose settings do not say
 
 
 class Problem(NamedTuple):
@@ -102,14 +107,8 @@ class Method:
         `newest` has the last value of everything in metrics.jsonl.
         """
         data, network = problem.data, problem.network
-        count = config.num_draws
-        if is_set(posterior):
-            count = min(count, len(posterior))
-        draws = posterior.draw(count, generator(config.seed, "predictive_draws"))
-        average = mean_probabilities(
-            network, (weights.to(problem.device) for weights in draws), data.test_images
-        )
-        rows = [[f"{count} draws", *test_scores(average, data)]]
+        average = predict(problem, posterior, config, data.test_images)
+        rows = [[f"{num_draws(posterior, config)} draws", *test_scores(average, data)]]
         summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
         if posterior.mean is not None:
             mean = posterior.mean.to(problem.device)
@@ -140,6 +139,66 @@ def refuse_batch_norm(method: Method, network: Network) -> None:
 def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:
     """Return accuracy and NLL on the test images."""
     return accuracy(probabilities, data.test_labels), mean_nll(probabilities, data.test_labels)
+
+
+def num_draws(posterior: Posterior, config) -> int:
+    """Return how many weight vectors predict; of a set none does so twice."""
+    count = getattr(config, "num_draws", MOST_DRAWS)
+    return min(count, len(posterior)) if is_set(posterior) else count
+
+
+def predict(problem: Problem, posterior: Posterior, config, images: Tensor) -> Tensor:
+    """Return the average prediction [N, classes] of draws, the same for all images."""
+    count = num_draws(posterior, config)
+    draws = posterior.draw(count, generator(config.seed, "predictive_draws"))
+    return mean_probabilities(problem.network, (w.to(problem.device) for w in draws), images)
+
+
+# ---- to choose settings by
+
+
+def images_used(data: Dataset) -> dict:
+    """Return what a run notes about its training images, where its settings do not say it."""
+    return {} if data.valid_labels is None else {"num_train": len(data.train_labels)}
+
+
+def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str, float]:
+    """Return the scores on validation images, and the ELBO of Gaussians; {} without either."""
+    found = {}
+    if problem.data.valid_labels is not None:
+        average = predict(problem, posterior, config, problem.data.valid_images)
+        found = valid_scores(average, problem.data)
+    modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
+    if all(isinstance(mode, Gaussian) and (mode.std > 0).all() for mode in modes):
+        streams = [generator(config.seed, "elbo", number) for number in range(len(modes))]
+        bounds = [elbo(problem, *pair) for pair in zip(modes, streams, strict=True)]
+        found |= {"elbo": fmean(value for value, _ in bounds)}
+        found["elbo_error"] = sum(error**2 for _, error in bounds) ** 0.5 / len(bounds)
+    return found
+
+
+def valid_scores(probabilities: Tensor, data: Dataset) -> dict[str, float]:
+    labels = data.valid_labels
+    return {
+        "valid_accuracy": accuracy(probabilities, labels),
+        "valid_nll": mean_nll(probabilities, labels),
+    }
+
+
+def elbo(problem: Problem, posterior: Gaussian, random: torch.Generator) -> tuple[float, float]:
+    """Return E_q[log p(data | w)] / T − KL(q ‖ prior) and its standard error over draws, in nats.
+
+    It is the bound on the log evidence of all training images.
+    """
+    data, prior, nlls = problem.data, problem.tempered_prior, []
+    for weights in posterior.draw(ELBO_DRAWS, random):
+        weights = weights.to(problem.device)
+        probabilities = class_probabilities(problem.network, weights, data.train_images)
+        nlls.append(mean_nll(probabilities, data.train_labels) * len(data.train_labels))
+    expected = fmean(nlls) / problem.temperature
+    error = stdev(nlls) / problem.temperature / ELBO_DRAWS**0.5
+    kl = prior.kl(posterior.mean.to(problem.device), posterior.std.to(problem.device).log())
+    return -expected - kl, error
 
 
 def tensors_of(state) -> dict[str, Tensor]:

@@ -63,7 +63,9 @@ def mode_groups(method: Method, config, directory: Path) -> list[ModeGroup]:
 def set_up(method: Method, config) -> Problem:
     """Return the posterior that a method is to approximate with these settings."""
     device = choose_device(config.device)
-    images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
+    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid).to(
+        device
+    )
     network = network_for(config, images)
     refuse_batch_norm(method, network)
     inputs = inputs_for(network, images)

@@ -35,6 +35,10 @@ class PriorConfig(NetworkConfig):
     temperature: float = option(
         1.0, "T of the posterior exp(−U/T); modes do not depend on it", above=0
     )
+    num_valid: int = option(
+        0, "hold out the last so many training images; the summary has the scores on them, to "
+        "choose settings by", minimum=0,
+    )  # fmt: skip
 
     def __post_init__(self):
         if self.weight_decay is not None and self.prior_std != 1.0:

@@ -11,7 +11,13 @@ from utils.methods.hmc.mass import MASSES, check_size
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
+from utils.methods.method import (
+    Method,
+    Problem,
+    images_used,
+    problem_of,
+    refuse_batch_norm,
+)
 from utils.methods.settings import PriorConfig
 from utils.networks.registry import network_and_data
 from utils.report.figures import BLUE, Look
@@ -179,11 +185,16 @@ def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
         )
 
 
-def open_together(config: HMCConfig, device: torch.device, ranks: Ranks) -> tuple[Run | None, bool]:
-    """Return the run, which only the first rank has, and whether something is left to do."""
+def open_together(
+    config: HMCConfig, device: torch.device, ranks: Ranks, used: dict
+) -> tuple[Run | None, bool]:
+    """Return the run, which only the first rank has, and whether something is left to do.
+
+    `used` is what the run notes about its data.
+    """
     run, state = None, REFUSED
     try:
-        run = open_run(config, HMC.kind, device) if ranks.first else None
+        run = open_run(config, HMC.kind, device, **used) if ranks.first else None
         state = FINISHED if run is None or run.finished else OPEN
     finally:
         state = share_number(ranks, state)
@@ -275,7 +286,7 @@ class HMC(Method):
             check_size(config.mass, network)
             problem = problem_of(config, network, data, device)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
-            run, to_do = open_together(config, device, ranks)
+            run, to_do = open_together(config, device, ranks, images_used(data))
             if to_do:
                 share_matmul(ranks, device, run)
                 run_chains(config, problem, ranks, run)

@@ -19,8 +19,8 @@ from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc.adaptation import StepSizeAdaptation
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
-from utils.methods.method import Problem
-from utils.networks.predictions import class_probabilities
+from utils.methods.method import Problem, valid_scores
+from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import save_kind
 from utils.report import figures
 from utils.runs.errors import UserError
@@ -354,6 +354,12 @@ class ChainRecord:
         )
         return diagnostics["groups"]
 
+    def _predict(self, images: Tensor) -> Tensor:
+        """Return the average prediction of all samples on the disk."""
+        stored = np.load(self.run.path("samples.npy"), mmap_mode="r")
+        samples = (torch.from_numpy(np.array(row)).to(images.device) for row in stored)
+        return mean_probabilities(self._network, samples, images)
+
     def finish(self) -> dict:
         """Write diagnostics and final scores, mark the run as finished, and return its summary."""
         self._checkpoint()
@@ -373,6 +379,8 @@ class ChainRecord:
             "steps_back": counters["steps_back"],
             "diagnostics": self._diagnose(self.chains.iteration),
         }
+        if self._data.valid_labels is not None:
+            summary |= valid_scores(self._predict(self._data.valid_images), self._data)
         function = summary["diagnostics"].get("test_log_likelihood") or {}
         summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
         self.run.finish(summary, keep_checkpoint=True)  # to extend the chains from
