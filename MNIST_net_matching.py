@@ -7,9 +7,11 @@ The paper's Figure 2 and the right panel of its Figure 3.
 
 Before the first epoch and after each, the second network W_1 is taken as it is, rebased to the
 first by activation, and rebased by weight; then the networks on the line from W_0 to it are scored
-and matched to W_0. The barrier is the largest over λ, both ends included. Leaves in its run
-directory training_dynamics.npz (see `measure`), its figures, metrics.jsonl (per epoch: losses,
-barriers, NoT), and the two trained networks as samples.npy with network.json.
+and matched to W_0. A fourth line leads to the units of W_1 that respond most like those of W_0,
+many to one. They are no permutation, so this end computes something else than W_1. The barrier is
+the largest over λ, both ends included. Leaves in its run directory training_dynamics.npz (see
+`measure`), its figures, metrics.jsonl (per epoch: losses, barriers, NoT), and the two trained
+networks as samples.npy with network.json.
 """
 
 from dataclasses import dataclass, replace
@@ -33,6 +35,7 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.symmetry.many_to_one import most_similar
 from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
 from utils.symmetry.paths import (
     REPAIR_NOTE,
@@ -50,7 +53,8 @@ import torch
 from torch import Tensor
 
 KIND = "net_matching"  # of its runs: what their directories begin with
-ALIGNMENTS = ("as is", "by activation", "by weight")  # of W_1
+ALIGNMENTS = ("as is", "by activation", "by weight", "many to one")  # of W_1
+MANY_TO_ONE = 3
 UNDECIDED = ("dead", "reference_dead", "tied", "reference_tied")  # units, as `Matching` counts them
 TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
 
@@ -91,7 +95,9 @@ def resume_pair(
     """The pair's state, and the results up to it, with room for those to come."""
     config = run.config
     shape = (2, network.num_weights)
-    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    saved = run.load_checkpoint(
+        weights=shape, momentum=shape, lost=(config.num_epochs + 1, len(network.groups))
+    )
     if saved:
         counters, arrays = saved
         tensors = {name: arrays.pop(name) for name in TRAINING if name in arrays}
@@ -116,6 +122,7 @@ def measure(
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
     transpositions [alignment, λ, layer]: NoT of W_λ against W_0; the alignments as is and rebased
     alignment_transpositions [method, layer]: NoT of the rebasin by activation and by weight
+    lost [layer]: units of W_1 that matching many to one leaves out
     undecided [4]: hidden units of W_1 and of W_0 that no image activates, and those of W_1 and of
         W_0 that respond just as another one of the same network
     """
@@ -123,7 +130,8 @@ def measure(
     matchers = [ActivationMatcher(network, first, data.train_images), WeightMatcher(network, first)]
     rebased = [rebase(network, second, matcher) for matcher in matchers]
     found = [moved.matching for moved in rebased]
-    ends = torch.stack([second, *(moved.weights for moved in rebased)])
+    selection = most_similar(matchers[0], second)
+    ends = torch.stack([second, *(moved.weights for moved in rebased), selection.apply(second)])
     line = Line(network, first, ends, lambdas(config))
     distances = torch.stack([tensor_distances(network, first, end) for end in ends])
     chosen = 0 if config.by_activation else 1
@@ -135,6 +143,7 @@ def measure(
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
         "transpositions": count_transpositions(along).unflatten(0, (2, -1)),
         "alignment_transpositions": count_transpositions(found),
+        "lost": torch.tensor(list(selection.lost().values())),
         "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
     }
 
@@ -179,6 +188,7 @@ def store(
         test_barrier_as_is=loss[0].item(),
         test_barrier_by_activation=loss[1].item(),
         test_barrier_by_weight=loss[2].item(),
+        test_barrier_many_to_one=loss[MANY_TO_ONE].item(),
         transpositions_by_activation=found[0].item(),
         transpositions_by_weight=found[1].item(),
     )
@@ -212,7 +222,7 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     """The trained pair's barriers and NoT, as the summary and as a table."""
     summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
     columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
-    rows = [[name, *(summary[name][column] for column in columns)] for name in ALIGNMENTS]
+    rows = [[name, *(summary[name].get(column) for column in columns)] for name in ALIGNMENTS]
     run.log_table("barriers", ["alignment", *columns], rows)
     undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
@@ -220,14 +230,27 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     heads.append(f"NoT of {' + '.join(network.groups)}")
     cells = [
         [name, f"{train:.4f}", f"{test:.4f}", f"{100 * error:.2f}",
-         " + ".join(map(str, summary[name]["transpositions_per_layer"]))]
+         " + ".join(map(str, summary[name].get("transpositions_per_layer", "–")))]
         for name, train, test, error, _ in rows
     ]  # fmt: skip
     Table(heads, cells, "Largest barriers on the line from W_0 to W_1").print()
+    print(what_is_lost(results))
     dead, reference_dead, tied, reference_tied = undecided.values()
     print(f"Hidden units that no image activates: {dead} of W_1, {reference_dead} of W_0")
     print(f"Hidden units that respond just as another one: {tied} of W_1, {reference_tied} of W_0")
     print(f"Saved in {run.directory}")
+
+
+def what_is_lost(results: dict[str, Tensor]) -> str:
+    """Say what matching many to one does to W_1 itself."""
+    (loss, new_loss), (error, new_error) = (
+        results[f"test_{kind}"][-1, [0, MANY_TO_ONE], -1].tolist() for kind in ("loss", "error")
+    )
+    lost = " + ".join(map(str, results["lost"][-1].tolist()))
+    return (
+        f"Many to one, W_1 loses {lost} units: its test loss goes from {loss:.4f} to "
+        f"{new_loss:.4f} nats, its error from {100 * error:.2f} to {100 * new_error:.2f} %"
+    )
 
 
 def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
@@ -236,18 +259,28 @@ def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
         f"{name}_barrier": barrier(results[name][:, alignment], lambdas(run.config)).amax(-1)
         for name in ("train_loss", "test_loss", "test_error")
     }
+    test_height = heights["test_loss_barrier"]
+    trained = {name: height[-1].item() for name, height in heights.items()}
+    over_epochs = {
+        "largest_test_loss_barrier": test_height.max().item(),
+        "epoch_of_largest": test_height.argmax().item(),
+    }
+    if alignment == MANY_TO_ONE:  # no permutation
+        ends = {f"end_test_{kind}": results[f"test_{kind}"][-1, alignment, -1].item()
+                for kind in ("loss", "error")}  # fmt: skip
+        lost = results["lost"][-1].tolist()
+        return {**trained, **ends, "lost": lost, "over_epochs": over_epochs}
     found = results["alignment_transpositions"]  # [epoch, method, layer]; as it is, none is moved
     layers = found[:, alignment - 1] if alignment else torch.zeros_like(found[:, 0])
-    total, test_height = layers.sum(-1), heights["test_loss_barrier"]
+    total = layers.sum(-1)
     return {
-        **{name: height[-1].item() for name, height in heights.items()},
+        **trained,
         "transpositions": total[-1].item(),
         "transpositions_per_layer": layers[-1].tolist(),
         "over_epochs": {
             "least_transpositions": total.min().item(),
             "most_transpositions": total.max().item(),
-            "largest_test_loss_barrier": test_height.max().item(),
-            "epoch_of_largest": test_height.argmax().item(),
+            **over_epochs,
         },
     }
 

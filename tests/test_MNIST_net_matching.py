@@ -2,7 +2,7 @@
 
 import json
 
-from MNIST_net_matching import NetMatchingConfig, main
+from MNIST_net_matching import ALIGNMENTS, NetMatchingConfig, main
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
@@ -10,6 +10,7 @@ from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
+from utils.symmetry.many_to_one import most_similar
 from utils.symmetry.matching import ActivationMatcher, Matching, WeightMatcher
 from utils.symmetry.permutation import cycles
 
@@ -57,7 +58,7 @@ def test_the_command_of_the_paper_runs(script, tmp_path):
     for name in ("loss_along_line.png", "barriers.png", "along_line.pdf"):
         assert (directory / name).stat().st_size > 5000
     summary = json.loads((directory / "summary.json").read_text())
-    assert set(summary) == {"as is", "by activation", "by weight", "undecided"}
+    assert set(summary) == {*ALIGNMENTS, "undecided"}
     assert "that no image activates: " in done.stdout
 
 
@@ -80,7 +81,8 @@ class Direct:
         ]
         self.found = [matcher(second) for matcher in self.matchers]
         moved = [found.transformation.apply(second) for found in self.found]
-        self.ends = [second, *moved]  # as is, by activation, by weight
+        self.selection = most_similar(self.matchers[0], second)
+        self.ends = [second, *moved, self.selection.apply(second)]  # in the order of ALIGNMENTS
         self.fractions = np.linspace(0, 1, FRACTIONS)
         scored = {
             f"{part}_{kind}": values
@@ -102,11 +104,11 @@ class Direct:
 
     def scores(self, images, labels) -> dict[str, np.ndarray]:
         found = []
-        for weights in (weights for k in range(3) for weights in self.line(k)):
+        for weights in (weights for k in range(4) for weights in self.line(k)):
             outputs = self.network.outputs(weights, images)
             loss = torch.nn.functional.cross_entropy(outputs.double(), labels).item()
             found.append((loss, (outputs.argmax(-1) != labels).double().mean().item()))
-        loss, error = np.array(found).reshape(3, FRACTIONS, 2).transpose(2, 0, 1)
+        loss, error = np.array(found).reshape(4, FRACTIONS, 2).transpose(2, 0, 1)
         return {"loss": loss, "error": error}
 
     def distance(self, alignment: int) -> np.ndarray:
@@ -126,7 +128,7 @@ def direct(request, run, data_dir):
     direct = Direct(directory, data_dir)
     direct.directory, direct.method = directory, 0 if request.param else 1
     # what would not be told apart could be mixed up
-    assert len({tuple(end.tolist()) for end in direct.ends}) == 3
+    assert len({tuple(end.tolist()) for end in direct.ends}) == 4
     return direct
 
 
@@ -152,12 +154,13 @@ def test_results_are_those_of_the_networks_it_leaves(direct):
         np.testing.assert_allclose(
             results[name][-1], values, rtol=1e-5, atol=1e-3 * ("error" in name)
         )
-    for k in range(3):
+    for k in range(4):
         np.testing.assert_allclose(
             results["distance"][-1, k], direct.distance(k), rtol=1e-4, atol=1e-6
         )
     per_layer = [transpositions(found) for found in direct.found]
     assert results["alignment_transpositions"][-1].tolist() == per_layer
+    assert results["lost"][-1].tolist() == list(direct.selection.lost().values())
     matcher = direct.matchers[direct.method]
     for k, alignment in enumerate((0, 1 + direct.method)):
         along = [transpositions(matcher(w)) for w in direct.line(alignment)]
@@ -175,16 +178,22 @@ def test_records_and_summary_are_those_of_the_networks_it_leaves(direct):
         "test_barrier_as_is": pytest.approx(height[0], **close),
         "test_barrier_by_activation": pytest.approx(height[1], **close),
         "test_barrier_by_weight": pytest.approx(height[2], **close),
+        "test_barrier_many_to_one": pytest.approx(height[3], **close),
         "transpositions_by_activation": totals[1],
         "transpositions_by_weight": totals[2],
     }
     summary = json.loads((direct.directory / "summary.json").read_text())
-    for k, name in enumerate(("as is", "by activation", "by weight")):
+    for k, name in enumerate(ALIGNMENTS):
         for kind in ("train_loss", "test_loss"):
             expected = pytest.approx(direct.barriers[kind][k], **close)
             assert summary[name][f"{kind}_barrier"] == expected
         expected = pytest.approx(direct.barriers["test_error"][k], abs=4e-4)
         assert summary[name]["test_error_barrier"] == expected
+        if name == "many to one":
+            assert summary[name]["lost"] == list(direct.selection.lost().values())
+            end = direct.scored["test_loss"][k, -1]
+            assert summary[name]["end_test_loss"] == pytest.approx(end, **close)
+            continue
         assert summary[name]["transpositions"] == totals[k]
         assert summary[name]["transpositions_per_layer"] == [totals[k]]
 
@@ -258,11 +267,14 @@ def test_what_must_hold_of_any_pair(run):
     results = load_results(run("any"))
     # rebasin does not change the networks at the ends
     for name in ("train_loss", "test_loss", "train_error", "test_error"):
-        ends = results[name][:, :, [0, -1]]
+        ends = results[name][:, :3, [0, -1]]
         np.testing.assert_allclose(ends, np.broadcast_to(ends[:, :1], ends.shape), atol=2e-4)
     # by weight is by least distance, and what has been rebased needs no more moves
     total = results["distance"][:, :, -1, -1]
     assert (total[:, 2] <= total[:, :2].min(1) + 1e-6).all()
+    # every place takes a unit at least as similar as its own; some are then left out
+    assert (results["lost"] >= 0).all()
+    assert results["lost"].sum() > 0
     assert (results["transpositions"][:, 1] == 0).all()
     assert (results["transpositions"][:, 0, 0] == 0).all()
     # the pair learns, and rebasin lowers the barrier

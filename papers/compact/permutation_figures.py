@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, WHOLE_NUMBERS, panels
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
 from utils.symmetry.paths import barrier
@@ -21,7 +21,9 @@ ALIGNMENT_STYLES = (
     {"color": ORANGE, "linestyle": "-", "marker": "o"},
     {"color": BLUE, "linestyle": "-", "marker": "s"},
     {"color": GREEN, "linestyle": "--", "marker": "^"},
+    {"color": PURPLE, "linestyle": ":", "marker": "D"},
 )
+REBASED = (1, 2)  # of the alignments, those by permutations
 FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
 SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images can have a loss of 0
 
@@ -31,8 +33,10 @@ SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images ca
     "training_dynamics.npz",
     title="Figure 2: the loss between two networks over training",
     caption="Train and test loss of W_λ = (1 − λ) W₀ + λ W₁ after every epoch, with the second "
-    "network as it is (left), and rebased to the first by activation and by weight. White lines "
-    "join points of equal loss. A ridge in the middle is a loss barrier.",
+    "network as it is (left), and rebased to the first by activation and by weight. On the right "
+    "each unit of the first takes the most similar unit of the second, many to one, which changes "
+    "the network at λ = 1. White lines join points of equal loss. A ridge in the middle is a loss "
+    "barrier.",
 )
 def loss_along_line(source: Path) -> Figure:
     """Draw the paper's Figure 2: loss over epoch and λ, as is and after each rebasin."""
@@ -58,7 +62,9 @@ def loss_along_line(source: Path) -> Figure:
 
 def _second_network(results, alignment: int) -> str:
     name = str(results["alignments"][alignment])
-    return f"W₁ rebased {name}" if alignment else f"W₁ {name}"
+    if alignment in REBASED:
+        return f"W₁ rebased {name}"
+    return f"W₁ {name}" if alignment == 0 else f"W₁ matched {name}"
 
 
 def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
@@ -85,20 +91,23 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 def barriers(source: Path) -> Figure:
     """Draw the largest barrier over λ that each alignment of W₁ leaves, and its NoT, by epoch."""
     results = np.load(source)
-    epochs, names = results["epochs"], [_second_network(results, k) for k in range(3)]
+    epochs = results["epochs"]
+    names = [_second_network(results, k) for k in range(len(results["alignments"]))]
+    looks = list(zip(names, ALIGNMENT_STYLES, strict=False))  # earlier runs have three
     drawn, (axes,) = panels(1, 3, height=3.6)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
         (axes[1], "error", 100, "points"),
     ):
-        for k, (name, style) in enumerate(zip(names, ALIGNMENT_STYLES, strict=True)):
+        for k, (name, style) in enumerate(looks):
             height = factor * _largest_barrier(results[f"test_{kind}"][:, k], results["fractions"])
             axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
         axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
-    for k, style in enumerate(ALIGNMENT_STYLES[1:]):
-        counts = results["alignment_transpositions"][:, k].sum(-1)
-        axes[2].plot(epochs, counts, label=names[k + 1], markersize=3, markevery=5, **style)
+    for k in REBASED:
+        name, style = looks[k]
+        counts = results["alignment_transpositions"][:, k - 1].sum(-1)
+        axes[2].plot(epochs, counts, label=name, markersize=3, markevery=5, **style)
     _baselines(axes[2], results["hidden_sizes"], results.get("random_transpositions"))
     most = results["hidden_sizes"].sum()
     axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
@@ -106,7 +115,8 @@ def barriers(source: Path) -> Figure:
     for axis in axes:
         axis.xaxis.set_major_locator(WHOLE_NUMBERS())
     baselines = axes[2].lines[-2:]
-    drawn.legend(handles=[*axes[0].lines[:3], *baselines], loc="outside lower center", ncols=5)
+    handles = [*axes[0].lines[: len(names)], *baselines]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
     return drawn
 
 

@@ -139,6 +139,26 @@ def test_each_unit_of_the_reference_takes_its_most_similar_one():
     assert most_similar(matcher, weights).units["h1"].tolist() == [2, 0, 2]
 
 
+def test_units_of_tanh_are_taken_with_their_signs():
+    """Also where two places take the same unit, with opposite signs."""
+    network = MLP((3, 4, 2), "tanh")
+    reference, images = drawn_weights(network, 1), drawn_images(network, 50)
+    moved = random_transformation(network, generator(3)).apply(reference)
+    found = most_similar(ActivationMatcher(network, reference, images), moved)
+    torch.testing.assert_close(found.apply(moved), reference)
+
+    weights = reference.clone()  # in the reference unit 1 becomes the opposite of unit 0
+    incoming, bias = (slot.of(reference) for slot in network.slots[:2])
+    incoming[1], bias[1] = -incoming[0], -bias[0]
+    found = most_similar(ActivationMatcher(network, reference, images), weights)
+    assert found.units["h1"].tolist() == [0, 0, 2, 3]
+    assert found.signs["h1"].tolist() == [1, -1, 1, 1]
+    network.slots[2].of(weights)[:, 1] = 0  # the unit that is lost
+    torch.testing.assert_close(
+        network.outputs(found.apply(weights), images), network.outputs(weights, images)
+    )
+
+
 # ---- batch normalisation on the way between two networks
 
 

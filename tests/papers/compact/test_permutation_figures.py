@@ -10,19 +10,22 @@ import numpy as np
 import pytest
 
 EPOCHS, FRACTIONS, SIZE = 4, 5, 30
-ALIGNMENTS = ("as is", "by activation", "by weight")
-SECOND_NETWORKS = ("W₁ as is", "W₁ rebased by activation", "W₁ rebased by weight")
+ALIGNMENTS = ("as is", "by activation", "by weight", "many to one")
+SECOND_NETWORKS = (
+    "W₁ as is", "W₁ rebased by activation", "W₁ rebased by weight", "W₁ matched many to one",
+)  # fmt: skip
+HEIGHTS = (0.8, 0.1, 0.2, 0.3)
 
 
-@pytest.fixture(params=[1, 2], ids=ALIGNMENTS[1:])
+@pytest.fixture(params=[1, 2], ids=ALIGNMENTS[1:3])
 def dynamics(request, tmp_path):
     """A made-up training_dynamics.npz: losses fall, with a bump of known height as is."""
     fractions = np.linspace(0, 1, FRACTIONS)
     falling = np.geomspace(2, 0.1, EPOCHS)[:, None, None]
-    bumps = np.array([0.8, 0.1, 0.2])[:, None] * [0, 1, 0.5, 0.2, 0]  # highest before the middle
+    bumps = np.array(HEIGHTS)[:, None] * [0, 1, 0.5, 0.2, 0]  # highest before the middle
     losses = falling + bumps
-    ramp = np.ones((EPOCHS, 3, 1, 1)) * fractions[:, None]
-    of_each = 1 + np.arange(EPOCHS * 3).reshape(EPOCHS, 3)  # of every epoch and alignment its own
+    ramp = np.ones((EPOCHS, 4, 1, 1)) * fractions[:, None]
+    of_each = 1 + np.arange(EPOCHS * 4).reshape(EPOCHS, 4)  # of every epoch and alignment its own
     path = tmp_path / "training_dynamics.npz"
     np.savez(
         path,
@@ -72,17 +75,17 @@ def ticks_are_whole(ticks) -> bool:
 def test_losses_along_the_line(dynamics):
     figure = permutation_figures.loss_along_line.draw(dynamics)
     assert_readable(figure)
-    assert all(ticks_are_whole(axis.get_yticks()) for axis in figure.axes[:6])
+    assert all(ticks_are_whole(axis.get_yticks()) for axis in figure.axes[:8])
     results = np.load(dynamics)
     surfaces = [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
-    assert len(surfaces) == 6
-    for axis, alignment in zip(surfaces, [0, 1, 2] * 2, strict=True):
+    assert len(surfaces) == 8
+    for axis, alignment in zip(surfaces, [0, 1, 2, 3] * 2, strict=True):
         shown = axis.collections[0].get_array().reshape(EPOCHS, FRACTIONS)
         assert np.array_equal(shown, results["test_loss"][:, alignment])
         assert ALIGNMENTS[alignment] in axis.get_title()
-        height = (0.8, 0.1, 0.2)[alignment]
+        height = HEIGHTS[alignment]
         assert f"largest barrier, trained: {height:.3f} nats" in axis.get_title()
-    scales = {axis.collections[0].norm for axis in surfaces[:3]}
+    scales = {axis.collections[0].norm for axis in surfaces[:4]}
     assert len(scales) == 1
     # the untrained networks' losses do not take the colours of all that comes after
     assert scales.pop().vmax == results["test_loss"][1:].max() < results["test_loss"].max()
@@ -113,7 +116,7 @@ def test_barriers(dynamics):
     loss, error, moves = figure.axes
     assert loss.get_ylabel() == "largest test loss barrier over λ [nats]"
     assert error.get_ylabel() == "largest test error barrier over λ [points]"
-    for name, height in zip(SECOND_NETWORKS, (0.8, 0.1, 0.2), strict=True):
+    for name, height in zip(SECOND_NETWORKS, HEIGHTS, strict=True):
         assert line_of(loss, name) == pytest.approx([height] * EPOCHS)
         assert line_of(error, name) == pytest.approx([100 * height] * EPOCHS)
     assert line_of(moves, "W₁ rebased by activation").tolist() == [25, 24, 23, 22]
