@@ -196,8 +196,7 @@ def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
 
 def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> list[Curvature]:
     """Return S H S. In a block that is no dense one all weights have the same prior."""
-    network, data = problem.network, problem.data
-    images, labels = data.train_images, data.train_labels
+    network, images, labels = problem.network, problem.train_inputs, problem.data.train_labels
     if config.structure == "full":
         places = trained_places(network, weights.device)
         matrix = (
@@ -266,7 +265,7 @@ def gaussian(
 
 def total_nll(problem: Problem, weights: Tensor) -> float:
     """Return Σ CE of the training images."""
-    images, labels = problem.data.train_images, problem.data.train_labels
+    images, labels = problem.train_inputs, problem.data.train_labels
     probabilities = class_probabilities(problem.network, weights, images)
     return -probabilities.gather(1, labels.unsqueeze(1)).log().sum().item()
 

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from utils.data.batches import Batches
-from utils.data.datasets import Dataset
+from utils.data.datasets import Dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
@@ -32,7 +32,10 @@ MOST_DRAWS = 1000  # of sets whose settings do not say
 
 
 class Problem(NamedTuple):
-    """The posterior to approximate."""
+    """The posterior to approximate.
+
+    Training images that are augmented stay as they were loaded, in a quarter of the memory.
+    """
 
     network: Network
     data: Dataset
@@ -40,6 +43,15 @@ class Problem(NamedTuple):
     device: torch.device
     batches: Batches | None = None  # augmented training images
     temperature: float = 1.0
+
+    @property
+    def train_inputs(self) -> Tensor:
+        """The training images as the network takes them; with augmentation, made for each call."""
+        images, network = self.data.train_images, self.network
+        if self.batches is None:
+            return images
+        normalisation = self.data.normalisation(network.normalisation)
+        return network_inputs(images, network.input_shape, normalisation)
 
     @property
     def tempered_prior(self) -> Prior:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,8 +69,13 @@ def set_up(method: Method, config) -> Problem:
     )
     network = network_for(config, images)
     refuse_batch_norm(method, network)
-    inputs = inputs_for(network, images)
     batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
+    if batches is None:
+        inputs = inputs_for(network, images)
+    else:
+        pixels = images.train_images
+        inputs = inputs_for(network, replace(images, train_images=pixels[:0]))
+        inputs = replace(inputs, train_images=pixels)
     return problem_of(config, network, inputs, device, batches)
 
 

@@ -127,7 +127,7 @@ class SWAG(Method):
 def draws_of(gaussian: LowRank, stream, problem: Problem, config) -> Points:
     """Return draws with running statistics of their own, computed from the training images."""
     draws = gaussian.draw(config.num_draws, generator(config.seed, "swag_draws", stream))
-    images = problem.data.train_images
+    images = problem.train_inputs
     weights = [recompute_statistics(problem.network, each, images) for each in draws]
     return Points(torch.stack(weights), problem.network)
 
