@@ -35,12 +35,13 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
 from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
 from utils.symmetry.paths import (
-    REPAIR_NOTE,
     Line,
     barrier,
+    repair_note,
     score,
     tensor_distances,
     tensor_names,
@@ -87,6 +88,8 @@ def main(config: NetMatchingConfig) -> None:
     network.save(run.path("network.json"))
     run.save_array("samples.npy", state.weights)
     save_results(run, network, results)
+    if network.has_buffers:
+        print(repair_note(len(data.train_labels)))
 
 
 def resume_pair(
@@ -207,6 +210,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
         random_transpositions=[
             expected_transpositions(*network.units(name)) for name in network.groups
         ],
+        random_deviation=chance_transpositions(network).deviation,
         tensors=tensor_names(network),
         **results,
     )
@@ -214,8 +218,6 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
     permutation_figures.barriers.save(run)
     permutation_figures.along_line.save(run)
     report(run, network, {name: value.cpu() for name, value in results.items()})
-    if network.has_buffers:
-        print(REPAIR_NOTE)
 
 
 def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:

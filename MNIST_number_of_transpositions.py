@@ -38,11 +38,12 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.matching import make_matcher
 from utils.symmetry.paths import (
-    REPAIR_NOTE,
     Line,
     barrier,
+    repair_note,
     score,
     tensor_distances,
     tensor_names,
@@ -102,7 +103,7 @@ def main(config: TranspositionsConfig) -> None:
     permutation_figures.transpositions.save(run)
     report(run, records)
     if network.has_buffers:
-        print(REPAIR_NOTE)
+        print(repair_note(len(data.train_labels)))
 
 
 def resume_pairs(
@@ -212,6 +213,7 @@ def measure_pair(
         {
             "stage": stage,
             "hidden_sizes": network.set_sizes,
+            "random_transpositions": chance_transpositions(network).mean,
             "planted": list(pair.planted.transpositions().values()),
             "found": list(matchers[stage](second).transformation.transpositions().values()),
             "distance": named_distances(network, first, second),

@@ -155,17 +155,20 @@ def along_line(source: Path) -> Figure:
     return drawn
 
 
-def _baselines(axis: Axes, hidden_sizes, random: np.ndarray | None = None) -> None:
+def _baselines(axis: Axes, hidden_sizes, random: np.ndarray | float | None = None) -> None:
     """Draw NoT of the identity, and of uniformly random permutations on average.
 
-    `random` has the average of each group, which is more where units lie within blocks.
+    `random` has the average of each group, or of all. It is more than that of the sets where units
+    lie within blocks, which are permuted as well.
     """
-    expected = sum(expected_transpositions(int(size)) for size in hidden_sizes)
-    expected = expected if random is None else random.sum()
+    of_sets = sum(expected_transpositions(int(size)) for size in hidden_sizes)
+    expected = of_sets if random is None else np.sum(random)
     formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
+    blocks_move = not np.isclose(expected, of_sets)
+    label = f"{expected:.1f} on average" if blocks_move else f"{formula} = {expected:.0f}"
     axis.axhline(
         expected, color=GREY, linestyle=(0, (5, 2)), linewidth=1, zorder=1,
-        label=f"random: {formula} = {expected:.0f}",
+        label=f"random: {label}",
     )  # fmt: skip
     axis.axhline(0, color=GREY, linewidth=0.8, zorder=1, label="identity: 0")
 
@@ -209,7 +212,7 @@ def transpositions(source: Path) -> Figure:
     axes[0].plot(
         [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
     )  # drawn first: the points often lie exactly on it
-    _baselines(axes[0], records[0]["hidden_sizes"])
+    _baselines(axes[0], records[0]["hidden_sizes"], records[0].get("random_transpositions"))
     labels = (
         "NoT found by rebasin",
         "weight distance of the pair",

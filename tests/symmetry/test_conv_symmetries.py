@@ -7,7 +7,7 @@ from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.networks.statistics import recompute_statistics
 from utils.runs.seeding import generator
-from utils.symmetry.counts import count_symmetries, total
+from utils.symmetry.counts import chance_transpositions, count_symmetries, total
 from utils.symmetry.many_to_one import Selection, most_similar
 from utils.symmetry.matching import ActivationMatcher, CosineMatcher, Stack, make_matcher
 from utils.symmetry.paths import Line, barrier, repair, score
@@ -157,6 +157,23 @@ def test_units_of_tanh_are_taken_with_their_signs():
     torch.testing.assert_close(
         network.outputs(found.apply(weights), images), network.outputs(weights, images)
     )
+
+
+@pytest.mark.parametrize("name", ["optunet", "lenet"])
+def test_chance_level_of_transpositions(name):
+    """Beside 2,000 random elements; mean and deviation to four of their standard errors."""
+    network = small(name)
+    random, draws = generator(5), 2000
+    counts = torch.tensor(
+        [
+            sum(random_transformation(network, random).transpositions().values())
+            for _ in range(draws)
+        ]
+    ).double()
+    chance = chance_transpositions(network)
+    assert abs(counts.mean() - chance.mean) < 4 * chance.deviation / draws**0.5
+    squares = (counts - chance.mean).square()
+    assert abs(squares.mean() - chance.deviation**2) < 4 * squares.std() / draws**0.5
 
 
 # ---- batch normalisation on the way between two networks

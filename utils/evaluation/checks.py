@@ -31,13 +31,12 @@ from utils.evaluation.weight_study import (
     prior_band,
     share_at_prior,
 )
-from utils.networks.network import Network
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.moments import no_moments
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
+from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.matching import Matcher
-from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase_all
 
 from torch import Tensor
@@ -72,7 +71,7 @@ def check_posteriors(
         **describe_frames(setting, space, band),
         "transpositions": {
             "along_chain": [each.total_transpositions() for each in aligned.transformations],
-            "random": random_transpositions(setting.network),
+            "random": chance_transpositions(setting.network).mean,
         },
         f"halves_of_{truth}": {
             "agreement": agreement(*halves),
@@ -81,11 +80,6 @@ def check_posteriors(
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
     }
-
-
-def random_transpositions(network: Network) -> float:
-    """Return how many transpositions random permutations of all units take on average."""
-    return sum(expected_transpositions(*network.units(name)) for name in network.groups)
 
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:

@@ -5,7 +5,7 @@ transformation   an element of the group: permute, scale, flip signs; compose an
 mass             the L2 mass of networks, and its minimum over scales
 normal_forms     unit norm, unit variance, minimum mass, signs, sorting
 unit_order       which unit holds the largest weight, and how orders change
-counts           how many symmetries a network has
+counts           how many symmetries a network has; NoT by chance
 contributions    what hidden units contribute to the logits
 matching         matchers: the permutation that aligns a network to a reference
 many_to_one      each unit of a reference takes its most similar one

@@ -18,10 +18,6 @@ import torch
 from torch import Tensor
 
 REPAIR_IMAGES = 5000  # training images that running statistics are recomputed from
-REPAIR_NOTE = (
-    f"Batch normalisation: running statistics of every network scored on a line were recomputed "
-    f"from the first {REPAIR_IMAGES:,} training images (REPAIR)."
-)
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,15 @@ def score(
             loss[k] += nll.double().sum()
             wrong[k] += (logits.argmax(-1) != answers).sum()
     return LineScores(loss / len(images), wrong / len(images))
+
+
+def repair_note(num_train: int) -> str:
+    """Say what `repair` has done to the networks of lines, given so many training images."""
+    images = f"the first {REPAIR_IMAGES:,}" if num_train > REPAIR_IMAGES else f"all {num_train:,}"
+    return (
+        "Batch normalisation: running statistics of every network scored on a line were recomputed "
+        f"from {images} training images (REPAIR)."
+    )
 
 
 def repair(networks, images: Tensor) -> Stack:

@@ -232,6 +232,11 @@ def test_transpositions_within_chance_carry_no_information(tmp_path):
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
     apart = {"alignment_transpositions": np.array([[[57]]]), "hidden_sizes": [64]}
     assert claims.transpositions_inform.judge(dynamics(tmp_path, **apart)).mark == FAILS
+    # where units lie within blocks, chance is what the run says
+    blocks = {"random_transpositions": [30.0, 50.0], "random_deviation": 3.0}
+    finding = claims.transpositions_inform.judge(dynamics(tmp_path, **apart, **blocks))
+    assert "at random 80.0 ± 3.0" in finding.evidence
+    assert finding.mark == HOLDS
 
 
 @pytest.mark.parametrize(

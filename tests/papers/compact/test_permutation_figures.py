@@ -130,6 +130,15 @@ def test_barriers(dynamics):
     assert line_of(moves, "random: n − Hₙ = 26")[0] == pytest.approx(26.005, abs=1e-3)
 
 
+@pytest.mark.parametrize("dynamics", [1], indirect=True)
+def test_blocks_of_units_have_a_chance_level_of_their_own(dynamics):
+    with np.load(dynamics) as archive:
+        results = dict(archive) | {"hidden_sizes": [2, 1, 1, 5, 5]}
+    np.savez(dynamics, **results, random_transpositions=[0.5, 0.5, 6.6])
+    _, _, moves = permutation_figures.barriers.draw(dynamics).axes
+    assert line_of(moves, "random: 7.6 on average")[0] == pytest.approx(7.6)
+
+
 def test_along_the_line(dynamics):
     figure = permutation_figures.along_line.draw(dynamics)
     assert_readable(figure)
