@@ -7,6 +7,8 @@ import time
 
 from tests.conftest import run_all
 from utils.data.batches import Batches
+from utils.methods.processes import set_up
+from utils.methods.registry import METHODS
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
@@ -95,6 +97,18 @@ def test_a_member_of_a_stack_is_the_network_trained_alone(optimizer):
     for k in range(3):
         torch.testing.assert_close(together[k], trained([k])[0], rtol=0, atol=1e-5)
     assert (together[0] - together[1]).abs().max() > 0.01
+
+
+def test_augmented_images_stay_uint8_until_they_are_needed(data_dir):
+    settings = {"network": "lenet", "normalise": True, "num_train": 30, "data_dir": str(data_dir)}
+    plain, augmented = (
+        set_up(METHODS["sgd"], METHODS["sgd"].Config(**settings, flips=flips))
+        for flips in (False, True)
+    )
+    assert augmented.data.train_images.dtype == torch.uint8
+    assert plain.train_inputs is plain.data.train_images
+    assert torch.equal(augmented.train_inputs, plain.train_inputs)
+    assert torch.equal(augmented.data.test_images, plain.data.test_images)
 
 
 def wait_for(directory, pattern: str, process) -> None:

@@ -10,7 +10,7 @@ from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions, count_symmetries, total
 from utils.symmetry.many_to_one import Selection, most_similar
 from utils.symmetry.matching import ActivationMatcher, CosineMatcher, Stack, make_matcher
-from utils.symmetry.paths import Line, barrier, repair, score
+from utils.symmetry.paths import Line, barrier, repair, repair_note, score
 from utils.symmetry.rebasin import rebase
 from utils.symmetry.transformation import Transformation, random_transformation
 
@@ -177,6 +177,11 @@ def test_chance_level_of_transpositions(name):
 
 
 # ---- batch normalisation on the way between two networks
+
+
+def test_the_note_on_repair_counts_the_images():
+    assert "from all 300 training images" in repair_note(300)
+    assert "from the first 5,000 training images" in repair_note(60_000)
 
 
 def test_scores_of_networks_with_batch_normalisation_are_repaired():
