@@ -8,6 +8,8 @@ The paper's Table 1 and Figure 4, and the checks behind them.
     python MNIST_eval.py --posteriors swag=runs/default/SWAG-MNIST vi2=runs/default/VI-MNIST-long
     python MNIST_eval.py --samples mine/samples.npy        [K, d], with network.json beside it
 
+--further asks for columns beyond the paper's: samples rebased by what units contribute to the
+logits, deviations times a τ that training images choose, units with the moments of the samples'.
 --posteriors adds any others under names of your choice: run directories, or files in them. All are
 compared with --truth, which must be a set of weight vectors.
 
@@ -16,7 +18,7 @@ Leaves in its run directory
     table1.json              {column: {row: value}}, with table1_errors.json: standard errors
     predictions.npz          what every column predicts on the test images, and its mean network
     compact.npz              q_r of the truth: mean, std, permutations, transpositions, reference
-    compact_<column>.npz     the same of the other rebased columns; low_rank.npz: mean, factor
+    compact_<column>.npz     the same of the other ways of rebasin; low_rank.npz: mean, factor
     weight_space.npz         means and deviations, those of the others in the truth's frame
     diagnostics.json         checks, mixing, correlations, other references, the prior as a null
 
@@ -27,7 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.compact import weight_figures
+from papers.compact import limits, weight_figures
+from papers.compact.limits import limit_tables
 from papers.compact.tables import (
     check_tables,
     other_metrics,
@@ -35,6 +38,7 @@ from papers.compact.tables import (
     published_table1,
     score_numbers,
     score_table,
+    ways_table,
 )
 from utils.data.datasets import load_dataset
 from utils.evaluation.candidates import (
@@ -112,8 +116,9 @@ def main(config: EvalConfig) -> None:
     posteriors = {name: each.posterior for name, each in candidates.items()}
     num_points = len(data.train_labels)
     warn_of_other_priors(candidates.values(), num_points)
-    prior = prior_in(truth, num_points, device).tempered(temperature_of(truth))
-    evaluation = evaluate(posteriors, config.truth, data, run, prior)
+    temperature = temperature_of(truth)
+    prior = prior_in(truth, num_points, device).tempered(temperature)
+    evaluation = evaluate(posteriors, config.truth, data, run, prior, temperature)
     evaluation.save(run, about(candidates, config.truth))
     report(run)
 
@@ -210,11 +215,17 @@ def report(run: Run) -> None:
         for figure in (weight_figures.weight_means, weight_figures.weight_deviations):
             figure.save(run, names)
     weight_figures.transpositions_along_chain.save(run)
+    if diagnostics.get("limits", {}).get("dead_pixels"):
+        limits.noise_on_dead_pixels.save(run)
     published = published_table1(run.config.dataset) if diagnostics["label"] == "HMC" else {}
     for name, metrics in (("table1", papers_metrics()), ("calibration", other_metrics())):
         run.log_table(name, *score_numbers(table, errors, published, metrics, names))
         score_table(table, errors, published, metrics, names).print()
-    for check in check_tables(diagnostics):
+    for check in [
+        ways_table(diagnostics, table),
+        *check_tables(diagnostics),
+        *limit_tables(diagnostics),
+    ]:
         check.print() if isinstance(check, Table) else print(f"\n{check}")
     run.finish({"table1": table})
     print(f"\nSaved in {run.directory}")

@@ -120,7 +120,9 @@ TOY_PERMUTATIONS = {
 TOY_EVALUATION = (
     "--num_draws", "10", "--num_match_images", "300", "--num_blocks", "4", "--rank", "20",
     "--num_bootstraps", "4", "--num_refits", "2", "--refit_draws", "2", "--num_references", "5",
-    "--study_samples", "4", "--study_images", "100",
+    "--study_samples", "4", "--study_images", "100", "--further", "contribution",
+    "consensus_repair_tau", "--further_refits", "2", "--consensus_images", "50",
+    "--scale_draws", "2", "--num_pairs", "2", "--elbo_draws", "3", "--limit_draws", "20",
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ QUICK = ("--config_name", "quick", *TOY_EVALUATION)
 COLUMNS = {
     "hmc_sample", "hmc_direct", "hmc_rebased", "hmc_mean_reference", "hmc_low_rank",
     "ensemble_sample", "ensemble_direct", "ensemble_rebased", "vi",
+    "hmc_contribution", "hmc_consensus", "hmc_consensus_repair_tau", "ensemble_contribution",
 }  # fmt: skip
 
 
@@ -176,6 +177,29 @@ def test_columns_beyond_the_paper_follow_from_what_is_saved(run, images, labels)
     check_scores(table["hmc_low_rank"], average(drawn, images), truth, labels)
 
 
+def further_means(run) -> dict[str, np.ndarray]:
+    names = ("hmc_contribution", "hmc_consensus", "ensemble_contribution")
+    return {name: np.load(run / f"compact_{name}.npz")["mean"] for name in names}
+
+
+def test_further_ways_of_rebasin_are_told_by_what_they_leave(evaluated, run):
+    """Moments from the samples and the permutations in the files, variance by plain NumPy."""
+    samples = np.load(evaluated / "default" / "HMC-MNIST-quick" / "samples.npy")
+    diagnostics, alive = read(run / "diagnostics.json"), np.load(run / "weight_space.npz")["alive"]
+    assert diagnostics["ways"].keys() == {
+        "hmc_rebased", "hmc_mean_reference", "hmc_contribution", "hmc_consensus"
+    }  # fmt: skip
+    for name in ("hmc_contribution", "hmc_consensus"):
+        compact, way = np.load(run / f"compact_{name}.npz"), diagnostics["ways"][name]
+        moved = rebased(samples, compact["permutations"])
+        np.testing.assert_allclose(moved.mean(0), compact["mean"], atol=1e-5)
+        share = moved.var(0)[alive].sum() / samples.var(0)[alive].sum()
+        assert way["remaining_variance"] == pytest.approx(share, rel=1e-4)
+        assert 0 <= way["cycle_error"] <= 1
+    (tau,) = diagnostics["scales"]["hmc_consensus_repair_tau"]
+    assert 0 <= tau <= 1
+
+
 def test_every_mean_network_follows_from_its_weights(evaluated, run, images, labels):
     table, space = read(run / "table1.json"), np.load(run / "weight_space.npz")
     vi = np.load(evaluated / "default" / "VI-MNIST-quick" / "posterior.npz")
@@ -184,11 +208,14 @@ def test_every_mean_network_follows_from_its_weights(evaluated, run, images, lab
         "hmc_rebased": np.load(run / "compact.npz")["mean"],
         "hmc_mean_reference": np.load(run / "compact_hmc_mean_reference.npz")["mean"],
         "hmc_low_rank": np.load(run / "low_rank.npz")["mean"],
+        **further_means(run),
         "ensemble_direct": space["ensemble_before_mean"],
         "ensemble_rebased": np.load(run / "compact_ensemble_rebased.npz")["mean"],
         "vi": vi["mean"],
     }
-    assert means.keys() == {name for name, column in table.items() if "mean_accuracy" in column}
+    repaired = {"hmc_consensus_repair_tau"}  # its mean network follows from images, too
+    with_mean = {name for name, column in table.items() if "mean_accuracy" in column}
+    assert means.keys() == with_mean - repaired
     for name, mean in means.items():
         hits = predict(mean, images).argmax(1) == labels
         assert table[name]["mean_accuracy"] == pytest.approx(hits.mean(), abs=5e-4)
@@ -514,8 +541,8 @@ def test_a_stopped_evaluation_goes_on_with_what_it_found(evaluated, script, tmp_
     assert "was begun with other runs (VI is another one now): give --overwrite" in refused.stderr
     resumed = script("MNIST_eval", *QUICK, *sources_in(evaluated), "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    # the other 9 of HMC's 16 samples, 3 members, and all 16 to the mean
-    assert len(calls) == 7 + 9 + 3 + 16
+    # the other 9 of HMC's 16 samples, and 3 members
+    assert len(calls) == 7 + 9 + 3
     results = [
         out / "default" / "eval-MNIST-quick" / "table1.json" for out in (evaluated, tmp_path)
     ]
@@ -612,7 +639,8 @@ def test_any_posterior_is_evaluated_under_its_name(
     assert "swag_multi q " in ended.stdout
     left = tmp_path / "default" / "eval-MNIST-quick"
     table, errors = read(left / "table1.json"), read(left / "table1_errors.json")
-    new = ["vi2", "swag", "swag_multi", "own_sample", "own_direct", "own_rebased"]
+    own = [f"own_{view}" for view in ("sample", "direct", "rebased", "contribution")]
+    new = ["vi2", "swag", "swag_multi", *own]
     assert list(table) == [*read(evaluated / "default" / left.name / "table1.json"), *new]
     for key in set(table) - set(new):  # what others are compared beside it changes nothing
         assert table[key] == read(evaluated / "default" / left.name / "table1.json")[key]
@@ -659,7 +687,10 @@ def test_an_ensemble_can_be_the_truth(evaluated, others, script, tmp_path):
     assert ended.returncode == 0, ended.stderr
     left = tmp_path / "default" / "eval-MNIST-quick"
     table = read(left / "table1.json")
-    views = ("sample", "direct", "rebased", "mean_reference", "low_rank")
+    views = (
+        "sample", "direct", "rebased", "mean_reference", "low_rank", "contribution", "consensus",
+        "consensus_repair_tau",
+    )  # fmt: skip
     assert list(table) == [*(f"own_{view}" for view in views), "swag"]
     assert table["own_sample"]["agreement"] == 1
     assert (left / "compact_own_mean_reference.npz").exists()

@@ -11,6 +11,7 @@ from papers.compact.tables import (
     published_table1,
     score_table,
     sparsity_table,
+    ways_table,
 )
 from utils.report import figures
 from utils.report.chain import chain_tables, mixing_warning
@@ -69,12 +70,18 @@ def table1(results: Results) -> list[Table | str]:
         score_table(
             *scores, {}, other_metrics(), names,
             title="Beyond the paper: likelihood and calibration",
-            note="ECE: expected calibration error; Brier: squared error of the probabilities.",
+            note="ECE: expected calibration error; Brier: squared error of the probabilities. "
+            "ELBO: lower bound of the log evidence of the training data, its error that of draws.",
         ),
+        ways_table(results.json("eval", "diagnostics.json"), scores[0]),
         "q_d and q_r stand for networks drawn from these Gaussians, μ for the one network at the "
-        "mean. “To mean”: rebased to the mean that the samples settle around when rebased to their "
-        "own mean again and again. “Low rank”: a Gaussian that also has covariances, those of the "
-        "rebased samples in a few directions.",
+        "mean. “To mean”: rebased to their own mean again and again; the table of ways says if "
+        "that came to rest. “By contribution”: units are matched by what they contribute to the "
+        "logits; “no reference”: to the order that all samples agree on best. “τ”: deviations "
+        "times a number below 1 that is chosen on training images. “REPAIR”: units of every "
+        "network get the mean and deviation over images that they have in the rebased samples. "
+        "“Low rank”: a Gaussian that also has covariances, those of the rebased samples in a few "
+        "directions.",
     ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def score_table(
 def _score(
     metric: Metric, value: float | None, error: float | None, published: float | None
 ) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, 4)
+    factor, digits = (100, 2) if metric.percent else (1, metric.digits)
     ours = " ± ".join(number(part and factor * part, digits) for part in (value, error))
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 
@@ -85,6 +85,45 @@ def score_numbers(
         for key in table
     ]
     return ["posterior", *(name + suffix for name, suffix in shown)], body
+
+
+def ways_table(diagnostics: dict, table: dict) -> Table | str:
+    """Return the ways of rebasin side by side: what they leave, and what their q_r predicts."""
+    ways, names = diagnostics.get("ways"), names_of(diagnostics)
+    if not ways:
+        return "Samples were rebased in the paper's way only."
+    columns = columns_of(names)
+    rows = [
+        [
+            columns[key].title(names),
+            f"{100 * way['remaining_variance']:.2f} %",
+            f"{number(way['cycle_error'], 3)} ± {number(way['cycle_error_se'], 3)}",
+            number(table[key]["total_variation"], 3),
+            number(table[key]["agreement"], 3),
+            f"{100 * table[key]['mean_accuracy']:.2f} %",
+            "–" if way["rounds"] is None else _ended(way),
+        ]
+        for key, way in ways.items()
+        if key in table
+    ]
+    scales = [
+        f"{columns[key].title(names)}: {', '.join(f'{tau:g}' for tau in taus)}"
+        for key, taus in diagnostics["scales"].items()
+    ]
+    note = (
+        "Remaining variance: of all weights but those of dead pixels, in percent of that before "
+        "rebasin. Cycle error: the share of units that do not come back if one sample is matched "
+        "to another directly, and back through the common order."
+    )
+    chosen = f" τ chosen on training images: {'; '.join(scales)}." if scales else ""
+    return Table(
+        ["", "remaining variance", "cycle error", "TV ↓", "agreement ↑", "accuracy of μ", "rounds"],
+        rows, title="Ways of rebasin", note=note + chosen,
+    )  # fmt: skip
+
+
+def _ended(way: dict) -> str:
+    return f"{way['rounds']}, " + ("at rest" if way["at_rest"] else "not converged")
 
 
 # ---- checks of an evaluation: diagnostics.json

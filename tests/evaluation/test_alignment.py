@@ -120,7 +120,9 @@ def test_rebasing_again_composes_permutations():
     reference = samples[3]
     matcher = make_matcher("activation", NETWORK, reference, IMAGES)
     rebased = RebasedSamples(NETWORK, samples, first.transformations, torch.device("cpu"))
-    again = align_again(NETWORK, rebased, matcher, reference, 2, lambda: None)
+    again = align_again(
+        NETWORK, rebased, lambda w: matcher(w).transformation, reference, 2, lambda: None
+    )
     pairs = zip(samples, again.transformations, strict=True)
     expected = torch.stack([each.apply(weights) for weights, each in pairs]).double()
     torch.testing.assert_close(again.rebased().mean, expected.mean(0))

@@ -56,6 +56,7 @@ VI = Column("vi", OWN)
 
 def errors_of(predictions, fits=None, chains=None, **numbers) -> TableErrors:
     numbers = {"num_bootstraps": 200, "num_refits": 25, "refit_draws": 20, "seed": 0} | numbers
+    numbers["further_refits"] = numbers["num_refits"]
     data = SimpleNamespace(test_images=INPUTS, test_labels=LABELS)
     setting = SimpleNamespace(network=NETWORK, data=data, config=SimpleNamespace(**numbers))
     return TableErrors(setting, predictions, fits or {}, chains or {"hmc": 1}, HMC)

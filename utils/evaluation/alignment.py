@@ -131,19 +131,23 @@ def align(
 def align_again(
     network: Network,
     rebased: "RebasedSamples",
-    matcher: Matcher,
+    find: Callable[[Tensor], Transformation],
     reference: Tensor,
     num_blocks: int,
     on_sample: Callable[[], None],
 ) -> Aligned:
-    """Rebase rebased samples to another reference; record permutations of the original samples."""
+    """Rebase rebased samples to another reference; record permutations of the original samples.
+
+    `find` is called with one after the other and says how it moves.
+    """
     aligned = Aligned(network, reference, len(rebased))
     for position, weights in enumerate(rebased):
-        moved, matching = rebase(network, weights, matcher)
+        transformation = find(weights)
+        moved = move(weights, transformation)
         block = block_of(position, len(rebased), num_blocks)
         enter_block(aligned.rebased_blocks, block, moved)
         first, nothing = rebased.transformations[position], weights[:0]
-        aligned.enter(first.then(matching.transformation), nothing, nothing)
+        aligned.enter(first.then(transformation), nothing, nothing)
         on_sample()
     return aligned
 

@@ -12,12 +12,15 @@ from utils.evaluation.metrics import Prediction, agreement, scores, total_variat
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
+    MEAN_REFERENCE,
+    REBASED,
     SAMPLE,
     Column,
     PartPredictions,
     predict_draws,
 )
 from utils.evaluation.views import Setting, Views
+from utils.evaluation.ways import WAYS, WayAligned, describe_way
 from utils.evaluation.weight_space import WeightSpace
 from utils.evaluation.weight_study import (
     averages,
@@ -79,6 +82,7 @@ def check_posteriors(
         },
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
+        **describe_ways(setting, samples, views, truth),
     }
 
 
@@ -130,6 +134,31 @@ def describe_rank(views: Views, truth: str) -> dict:
     low_rank, whole = fit.posterior, views.aligned[truth].rebased().variance().sum().item()
     kept = low_rank.variance() / whole if whole else 1.0  # of copies of one network
     return {"low_rank": {"rank": len(low_rank.factor), "variance_kept": kept}}
+
+
+def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
+    """Return what every way of rebasin leaves, and the τ of columns that have one."""
+    if not setting.config.further:
+        return {}
+    config, aligned = setting.config, views.aligned[truth]
+    paper = "activation" if config.by_activation else "weight"
+    ways = {Column(truth, REBASED): (paper, WayAligned(aligned))}
+    if views.to_mean:
+        ways[Column(truth, MEAN_REFERENCE)] = (paper, views.to_mean)
+    for column, found in views.ways.items():
+        if column.method == truth:
+            ways[column] = (WAYS[column.view.way].matching, found)
+    variance = aligned.direct().variance()
+    images = setting.data.train_images[: config.study_images]
+    return {
+        "ways": {
+            column.key: describe_way(
+                samples, matching, found, variance, setting.alive, images, config.num_pairs
+            )
+            for column, (matching, found) in ways.items()
+        },
+        "scales": views.scales,
+    }
 
 
 def study(

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from utils.data.datasets import Dataset
 from utils.evaluation.checks import check_posteriors
+from utils.evaluation.limits import find_limits
 from utils.evaluation.metrics import scores
-from utils.evaluation.predictions import LOW_RANK, SAMPLE, Column, PartPredictions
+from utils.evaluation.predictions import FURTHER, LOW_RANK, SAMPLE, Column, PartPredictions
 from utils.evaluation.standard_errors import MetricValues, TableErrors
 from utils.evaluation.views import Setting, Views, fit_views, predict_views
+from utils.evaluation.ways import WAYS
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
@@ -61,15 +63,16 @@ class Evaluation:
 
 
 def evaluate(
-    candidates: dict[str, Posterior], truth: str, data: Dataset, run: Run, prior: Prior = NORMAL
-) -> Evaluation:
+    candidates: dict[str, Posterior], truth: str, data: Dataset, run: Run, prior: Prior = NORMAL,
+    temperature: float = 1.0,
+) -> Evaluation:  # fmt: skip
     """Compare all candidates, of one network, with the truth, which is a set of weight vectors.
 
     `run` has the settings, an EvaluationConfig, and what an interrupted session has found. The
-    `prior` is the truth's, tempered.
+    `prior` is the truth's, tempered, for likelihoods to the power 1 / temperature.
     """
     candidates = {truth: candidates[truth], **candidates}  # the truth comes first
-    setting = Setting(candidates[truth].network, data, run.config, prior)
+    setting = Setting(candidates[truth].network, data, run.config, prior, temperature)
     check_resources(setting, candidates, run)
     views = fit_views(setting, candidates, truth, run)
     predictions = predict_views(setting, candidates, views)
@@ -82,6 +85,8 @@ def evaluate(
     errors = TableErrors(setting, predictions, views.fits, chains, Column(truth, SAMPLE)).table()
     space = fit_weight_space(setting, candidates, truth, views)
     checks = check_posteriors(setting, candidates[truth], views, predictions, space)
+    if setting.config.limit_draws:
+        checks["limits"] = find_limits(setting, candidates, truth, views, predictions)
     return Evaluation(
         truth, data.test_labels, views, predictions, space, table,
         {column.key: row for column, row in errors.items()}, checks,
@@ -96,7 +101,8 @@ def check_resources(setting: Setting, candidates: dict[str, Posterior], run: Run
     """
     config, num_weights = setting.config, setting.network.num_weights
     num_sets = sum(map(is_set, candidates.values()))
-    num_moments = 2 * num_sets + bool(config.mean_rounds)
+    further = {FURTHER[name].way for name in config.further} & set(WAYS)
+    num_moments = 2 * num_sets + bool(config.mean_rounds) + len(further)
     blocks = config.num_blocks if config.num_refits else 1
     memory = 16 * num_moments * blocks + 8 * config.rank + 256
     disk = 4 * config.rank + 40 * len(candidates)

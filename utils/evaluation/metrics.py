@@ -20,12 +20,14 @@ class Prediction:
     truth: Tensor  # [N, classes]: the same of the posterior that others are compared with
     labels: Tensor  # [N]
     mean_network: Tensor | None = None  # [N, classes]: of the network at its mean, if it has one
+    elbo: float | None = None  # evidence lower bound on the training images, in nats
 
     def at(self, points: Tensor) -> "Prediction":
         """Return the prediction for some of the test points, each as often as it is given."""
         points = points.to(self.labels.device)
         parts = (self.average, self.truth, self.labels, self.mean_network)
-        return Prediction(*(None if part is None else part[points] for part in parts))
+        chosen = (None if part is None else part[points] for part in parts)
+        return Prediction(*chosen, elbo=self.elbo)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Metric:
     higher_is_better: bool = False
     percent: bool = False  # shown as a percentage
     needs: str = "average"
+    digits: int = 4  # behind the point, where it is no percentage
 
     @property
     def heading(self) -> str:
@@ -103,6 +106,9 @@ METRICS: dict[str, Metric] = {
         Metric("nll", "NLL (nats)", lambda p: mean_nll(p.average, p.labels)),
         Metric("ece", "ECE", lambda p: calibration_error(p.average, p.labels)),
         Metric("brier", "Brier", lambda p: brier(p.average, p.labels)),
+        Metric(
+            "elbo", "ELBO (nats)", lambda p: p.elbo, higher_is_better=True, needs="elbo", digits=0
+        ),
     )
 }  # fmt: skip
 

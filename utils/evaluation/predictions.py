@@ -18,9 +18,16 @@ from torch import Tensor
 
 
 class View(NamedTuple):
+    """What is scored; a further q_r has a way of rebasin, a scale of σ, perhaps repaired units."""
+
     key: str  # how the keys of its columns end, in files
     title: str
+    way: str = ""  # of rebasin, behind a further q_r: a key of `ways.WAYS`
+    scale: str = ""  # of σ, found on training images: TAU or TAUS; else 1
+    repair: bool = False  # units of all networks, as in `symmetry.repair`
 
+
+TAU, TAUS = "one number", "one number for each layer"
 
 SAMPLE = View("sample", "{}")  # the weight vectors themselves
 DIRECT = View("direct", "{} q_d")  # a Gaussian fitted to them
@@ -29,7 +36,25 @@ MEAN_REFERENCE = View("mean_reference", "{} q_r, to mean")  # rebased to their m
 LOW_RANK = View("low_rank", "{} q_r, low rank")  # a Gaussian with covariances
 OWN = View("", "{} q")  # the distribution that a method fits
 
-VIEWS = (SAMPLE, DIRECT, REBASED, MEAN_REFERENCE, LOW_RANK, OWN)  # as tables show them
+CONTRIBUTION = View("contribution", "{} q_r, by contribution", "contribution")
+
+FURTHER = {  # that settings can ask for, beyond the paper's
+    view.key: view
+    for view in (
+        View("rebased_tau", "{} q_r, τ", "activation", TAU),
+        View("rebased_repair", "{} q_r, REPAIR", "activation", repair=True),
+        CONTRIBUTION,
+        View("contribution_mean", "{} q_r, by contribution, to mean", "contribution_mean"),
+        View("consensus", "{} q_r, by contribution, no reference", "consensus"),
+        View("consensus_tau", "{} q_r, the same, τ", "consensus", TAU),
+        View("consensus_taus", "{} q_r, the same, τ by layer", "consensus", TAUS),
+        View("consensus_repair", "{} q_r, the same, REPAIR", "consensus", repair=True),
+        View("consensus_repair_tau", "{} q_r, the same, τ, REPAIR", "consensus", TAU, True),
+    )
+}
+VIEWS = (  # as tables show them
+    SAMPLE, DIRECT, REBASED, MEAN_REFERENCE, LOW_RANK, *FURTHER.values(), OWN,
+)  # fmt: skip
 
 
 class Column(NamedTuple):
@@ -62,6 +87,7 @@ class PartPredictions:
     parts: Tensor  # [parts, N, classes], float64
     sizes: Tensor  # [parts]: samples in each
     mean_network: Tensor | None = None  # [N, classes]: of the network at the mean, if it has one
+    bounds: Tensor | None = None  # estimates of the ELBO, if it has one
 
     def average(self, chosen: Tensor | None = None) -> Tensor:
         """Return the average [N, classes] over all samples, or over those of the chosen parts."""
@@ -80,7 +106,19 @@ class PartPredictions:
         self, truth: "PartPredictions", labels: Tensor, chosen: Tensor | None = None
     ) -> Prediction:
         """Return what metrics score: the average, or that of the chosen parts, beside the truth."""
-        return Prediction(self.average(chosen), truth.average(), labels, self.mean_network)
+        return Prediction(
+            self.average(chosen), truth.average(), labels, self.mean_network, self.elbo(chosen)
+        )
+
+    def elbo(self, chosen: Tensor | None = None) -> float | None:
+        """Return the average estimate of the ELBO, over all of them or the chosen ones.
+
+        Estimates are chosen by the numbers of parts, and begin again where there are fewer.
+        """
+        if self.bounds is None:
+            return None
+        resampled = self.bounds if chosen is None else self.bounds[chosen.cpu() % len(self.bounds)]
+        return resampled.mean().item()
 
 
 class PartAverages:

@@ -123,7 +123,8 @@ class TableErrors:
     def of_samples(self, column: Column, method: str) -> MetricValues:
         """Return the errors due to the samples of a posterior that the column depends on.
 
-        All refits draw their weights with the same noise, so they differ in the fit alone.
+        All refits draw their weights with the same noise, so they differ in the fit alone. The ELBO
+        is not computed for refits: its error is that of its draws.
         """
         config, samples = self._config, Column(method, SAMPLE)
         fit = self.fits.get(column)
@@ -140,11 +141,13 @@ class TableErrors:
             resampled = {samples: chosen}
             average = changed[column].average(resampled.get(column))
             truth = changed[self.truth].average(resampled.get(self.truth))
-            return scores(Prediction(average, truth, self._labels, changed[column].mean_network))
+            mean_network, elbo = changed[column].mean_network, self.predictions[column].elbo()
+            return scores(Prediction(average, truth, self._labels, mean_network, elbo))
 
-        if refitted and not config.num_refits:
+        if refitted and not (config.num_refits and (config.further_refits or not column.view.way)):
             return unknown
-        replicates = config.num_refits if refitted else config.num_bootstraps
+        refits = config.further_refits if column.view.way else config.num_refits
+        replicates = refits if refitted else config.num_bootstraps
         resamplings = resample_chains(
             len(sizes), self.num_chains[method], replicates, config.seed, method
         )

@@ -6,7 +6,7 @@ is. The truth, which others are compared with, is also rebased to its mean and h
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from utils.data.datasets import Dataset
@@ -17,19 +17,26 @@ from utils.evaluation.alignment import (
     RebasinRecord,
     align,
     align_again,
+    spaced_positions,
 )
 from utils.evaluation.predictions import (
+    CONTRIBUTION,
     DIRECT,
+    FURTHER,
     LOW_RANK,
     MEAN_REFERENCE,
     OWN,
     REBASED,
     SAMPLE,
+    TAUS,
     Column,
     PartPredictions,
+    View,
     columns_of,
     predict_draws,
 )
+from utils.evaluation.refinements import Refinement, TauSearch
+from utils.evaluation.ways import WAYS, WayAligned, WayLimits, align_in_way
 from utils.evaluation.weight_study import (
     alive_weights,
     choose_watched,
@@ -37,6 +44,8 @@ from utils.evaluation.weight_study import (
     weight_groups,
 )
 from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.evidence import elbo_estimates, log_likelihood
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank, LowRankFit
 from utils.posteriors.mixture import is_set
@@ -45,11 +54,14 @@ from utils.posteriors.posterior import Posterior
 from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
 from utils.runs.config import Config, option
+from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.runs.seeding import generator
 from utils.symmetry.matching import Matcher, make_matcher
 from utils.symmetry.rebasin import iterated_mean
+from utils.symmetry.repair import UnitMoments, unit_moments
+from utils.symmetry.transformation import Transformation
 
 import torch
 from torch import Tensor
@@ -86,6 +98,30 @@ class EvaluationConfig(Config):
         "rounds of rebasing the study's samples to their own mean; 0: leave that reference out",
         minimum=0,
     )
+    further: list[str] = option(
+        list(FURTHER), f"further columns of the truth's q_r, some of: {', '.join(FURTHER)}; or none"
+    )
+    further_refits: int = option(
+        10, "refits behind the errors of further columns; 0: no such errors", minimum=0
+    )
+    further_rounds: int = option(
+        20, "largest number of rounds of the iterated ways of rebasin", minimum=1
+    )
+    consensus_images: int = option(
+        500, "training images to match on without a reference", minimum=1
+    )
+    scale_draws: int = option(10, "weights drawn to score each τ", minimum=1)
+    num_pairs: int = option(10, "pairs of samples behind cycle errors", minimum=2)
+    limit_draws: int = option(
+        200, "draws of q_r behind its limits: halves, noise, extrapolation; 0: none", minimum=0
+    )
+    elbo_draws: int = option(20, "weights drawn for each ELBO; 0: leave it out", minimum=0)
+
+    def __post_init__(self):
+        if unknown := [name for name in self.further if name not in FURTHER]:
+            raise UserError(
+                f"There is no column {unknown[0]!r}; further takes some of: {', '.join(FURTHER)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -94,6 +130,7 @@ class Setting:
     data: Dataset
     config: EvaluationConfig
     prior: Prior = Prior()  # of the truth, tempered
+    temperature: float = 1.0
 
     @property
     def device(self) -> torch.device:
@@ -141,6 +178,11 @@ class Fit:
     posterior: Posterior
     again: Callable[[list[int]], Posterior] | None = None
 
+    def refined(self, refine: Callable[[Posterior], Posterior]) -> "Fit":
+        """Return what is made of the distribution, and again of every refit."""
+        again = self.again and (lambda chosen: refine(self.again(chosen)))
+        return Fit(refine(self.posterior), again)
+
 
 @dataclass(frozen=True)
 class Views:
@@ -148,13 +190,17 @@ class Views:
 
     aligned: dict[str, Aligned]  # by name, of the sets
     fits: dict[Column, Fit]  # of all columns but the samples'
-    to_mean: Aligned | None  # the truth's samples rebased to their mean
+    to_mean: WayAligned | None  # the truth's samples rebased to their mean
+    ways: dict[Column, WayAligned] = field(default_factory=dict)  # further ways of the sets
+    scales: dict[str, tuple[float, ...]] = field(default_factory=dict)  # τ, by key of the column
 
     def compacts(self, truth: str) -> dict[str, Aligned]:
         """Return what is saved in compact form, by file name."""
         found = {"compact": self.aligned[truth]}
         if self.to_mean:
-            found[f"compact_{Column(truth, MEAN_REFERENCE).key}"] = self.to_mean
+            found[f"compact_{Column(truth, MEAN_REFERENCE).key}"] = self.to_mean.aligned
+        for column, way in self.ways.items():
+            found[f"compact_{column.key}"] = way.aligned
         for name, aligned in self.aligned.items():
             if name != truth:
                 found[f"compact_{Column(name, REBASED).key}"] = aligned
@@ -181,12 +227,13 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
         else:
             fits[Column(name, OWN)] = Fit(posterior)
     if to_mean:
-        fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.rebased_blocks)
+        fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.aligned.rebased_blocks)
     if low_rank:
         fits[Column(truth, LOW_RANK)] = fit_low_rank(
             low_rank.gaussian(), aligned[truth].rebased_blocks
         )
-    return Views(aligned, fits, to_mean)
+    views = Views(aligned, fits, to_mean)
+    return fit_further(setting, candidates, truth, views) if setting.config.further else views
 
 
 def align_set(
@@ -212,17 +259,92 @@ def align_set(
         )  # fmt: skip
 
 
-def align_to_mean(setting: Setting, samples, aligned: Aligned) -> Aligned | None:
+def align_to_mean(setting: Setting, samples, aligned: Aligned) -> WayAligned | None:
     """Rebase samples to the mean that some of them settle around when rebased to it repeatedly."""
     config, matcher_for = setting.config, setting.study_matcher_for
     if not config.mean_rounds:
         return None
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
     some = list(rebased.spaced(config.study_samples))
-    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds).weights
-    blocks = setting.blocks_of(samples).moments
+    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds)
+    blocks, matcher = setting.blocks_of(samples).moments, matcher_for(mean.weights)
+
+    def find(weights: Tensor) -> Transformation:
+        return matcher(weights).transformation
+
     with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
-        return align_again(setting.network, rebased, matcher_for(mean), mean, blocks, bar.update)
+        found = align_again(setting.network, rebased, find, mean.weights, blocks, bar.update)
+    return WayAligned(found, mean.rounds, mean.at_rest)
+
+
+# ---- further views
+
+
+def fit_further(
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
+) -> Views:
+    """Return the views with the further ones that the settings ask for.
+
+    Other sets than the truth are also rebased by contribution, if the truth is.
+    """
+    fits, scales, ways = dict(views.fits), {}, {}
+    wanted = [FURTHER[key] for key in FURTHER if key in setting.config.further]
+    for name, aligned in views.aligned.items():
+        for view in wanted if name == truth else [v for v in wanted if v == CONTRIBUTION]:
+            column = Column(name, FURTHER.get(view.way, REBASED))
+            if view.way in WAYS and column not in ways:
+                ways[column] = align_another_way(setting, candidates[name], aligned, view.way)
+                fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
+    targets = {}
+    for view in (view for view in wanted if view.scale or view.repair):
+        base = Column(truth, FURTHER.get(view.way, REBASED))
+        if view.repair and view.way not in targets:
+            aligned = ways[base].aligned if base in ways else views.aligned[truth]
+            targets[view.way] = average_moments(setting, candidates[truth], aligned)
+        refine = choose_refinement(
+            setting, candidates[truth], fits[base].posterior, view, targets.get(view.way)
+        )
+        column = Column(truth, view)
+        fits[column] = fits[base].refined(refine)
+        if view.scale:
+            scales[column.key] = refine.taus
+    return replace(views, fits=fits, ways=ways, scales=scales)
+
+
+def align_another_way(setting: Setting, samples, aligned: Aligned, way: str) -> WayAligned:
+    config = setting.config
+    rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
+    limits = WayLimits(
+        setting.data.train_images[: config.study_images], config.consensus_images,
+        config.further_rounds, config.study_samples, setting.blocks_of(samples).moments,
+    )  # fmt: skip
+    with progress_bar(len(rebased), f"rebasing {WAYS[way].title}", unit="sample") as bar:
+        return align_in_way(WAYS[way], rebased, aligned.reference, limits, bar.update)
+
+
+def choose_refinement(
+    setting: Setting, samples, gaussian: Gaussian, view: View, target: UnitMoments | None
+) -> Refinement:
+    """Return what a view does to a Gaussian, with τ as the training images choose it."""
+    images = setting.data.train_images[: setting.config.study_images]
+    refinement = Refinement(setting.network, (1.0,), images, target if view.repair else None)
+    if not view.scale:
+        return refinement
+    some = [samples[p] for p in spaced_positions(len(samples), setting.config.study_samples)]
+    truth = sum(class_probabilities(setting.network, w.to(setting.device), images) for w in some)
+    search = TauSearch(images, truth / len(some), setting.config.scale_draws, setting.config.seed)
+    return search.best(refinement, gaussian, by_layers=view.scale == TAUS)
+
+
+def average_moments(setting: Setting, samples, aligned: Aligned) -> UnitMoments:
+    """Return the moments of the units of rebased samples over images, on average over some."""
+    rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
+    images = setting.data.train_images[: setting.config.study_images]
+    first, *others = (
+        unit_moments(setting.network, weights, images)
+        for weights in rebased.spaced(setting.config.study_samples)
+    )
+    return first.averaged(others)
 
 
 def predict_views(
@@ -238,7 +360,23 @@ def predict_views(
                 setting.network, views.fits[column].posterior, images, config.num_draws,
                 config.num_blocks, generator(config.seed, "draws", column.key),
             )  # fmt: skip
+            bounds = elbos(setting, column, views.fits[column].posterior)
+            predictions[column] = replace(predictions[column], bounds=bounds)
     return predictions
+
+
+def elbos(setting: Setting, column: Column, posterior: Posterior) -> Tensor | None:
+    """Return estimates of a Gaussian's ELBO; at temperature T of p(D | w)^(1/T)."""
+    count = setting.config.elbo_draws
+    if not count or not isinstance(posterior, Gaussian):
+        return None
+    images, labels = setting.data.train_images, setting.data.train_labels
+
+    def likelihood(weights: Tensor) -> float:
+        return log_likelihood(setting.network, weights, images, labels) / setting.temperature
+
+    moved, random = posterior.to(setting.device), generator(setting.config.seed, "elbo", column.key)
+    return elbo_estimates(moved, setting.prior, likelihood, count, random)
 
 
 # ---- Gaussians fitted to blocks of samples

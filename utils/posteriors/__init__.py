@@ -5,6 +5,7 @@ posterior        the protocol: draw, moved, save
 samples          sets of weight vectors, on disk or in memory
 named_samples    sets of networks in safetensors files
 gaussian         independent weights
+evidence         the evidence lower bound of a Gaussian
 moments          mean and variance of a stream, in blocks
 low_rank         a Gaussian with covariances, up to a rank
 dropout          a network with hidden units dropped at random

@@ -84,7 +84,7 @@ def by_layer(network: Network, std: float | list[float]) -> Tensor:
     A layer is a matrix or convolution with the biases and normalisations behind it.
     """
     stds, layer = torch.empty(network.num_weights), -1
-    layers = [len(slot.shape) > 1 and slot.role == "weight" for slot in network.slots]
+    layers = _beginnings(network)
     each = std if isinstance(std, list) else [std] * sum(layers)
     if len(each) != sum(layers):
         raise UserError(
@@ -95,6 +95,15 @@ def by_layer(network: Network, std: float | list[float]) -> Tensor:
         layer += begins
         slot.of(stds).fill_(math.inf if slot.role == "buffer" else each[max(layer, 0)])
     return stds
+
+
+def num_layers(network: Network) -> int:
+    return sum(_beginnings(network))
+
+
+def _beginnings(network: Network) -> list[bool]:
+    """Return of every slot if a layer begins with it."""
+    return [len(slot.shape) > 1 and slot.role == "weight" for slot in network.slots]
 
 
 def _std(precision: float) -> float:

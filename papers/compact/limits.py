@@ -1,0 +1,145 @@
+"""What q_r's numbers are worth: tables and a figure from diagnostics.json."""
+
+import json
+from pathlib import Path
+
+from papers.compact.tables import names_of
+from utils.evaluation.predictions import columns_of
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
+from utils.report.paper import figure
+from utils.report.tables import Table, number
+
+from matplotlib.figure import Figure
+
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#E69F00", "#56B4E9")
+
+
+def limit_tables(diagnostics: dict) -> list[Table | str]:
+    """Return what is found out about q_r beyond its scores."""
+    limits = diagnostics.get("limits")
+    if not limits:
+        return []
+    names = names_of(diagnostics)
+    return [
+        _draws(limits["draws"]),
+        _held_out(limits["held_out"], names),
+        _reliability(limits["reliability"], names),
+        _similarity(limits["similarity"]),
+        *([_noise(limits["noise"], diagnostics["ways"], names)] if limits["noise"] else []),
+    ]
+
+
+def _title(key: str, names: dict[str, str]) -> str:
+    columns = columns_of(names)
+    return columns[key].title(names) if key in columns else names.get(key, key)
+
+
+def _with_error(value: float | None, error: float | None, digits: int = 3) -> str:
+    return number(value, digits) + ("" if error is None else f" ± {number(error, digits)}")
+
+
+def _draws(draws: dict) -> Table:
+    scores = ("agreement", "total_variation")
+    rows = [
+        [str(row["draws"]), *(_with_error(row[s], row[f"{s}_error"]) for s in scores)]
+        for row in draws["rows"]
+    ]
+    if draws["limit"]:
+        rows.append(["∞ (extrapolated)", *(number(draws["limit"][s], 3) for s in scores)])
+    return Table(
+        ["draws", "agreement", "TV"], rows, title="q_r by the number of draws",
+        note="Agreement depends on how many draws are averaged: it is no property of q_r alone. "
+        "The last row is a of a + b/√n. Errors are over disjoint batches of draws.",
+    )  # fmt: skip
+
+
+def _held_out(held_out: dict, names: dict) -> Table:
+    rows = []
+    for name, scores in held_out.items():
+        kind, comma, how = name.partition(", ")
+        title = f"{kind}, {_title(how, names)}" if comma else "samples of the first half"
+        cells = [number(scores[s], 3) for s in ("agreement", "total_variation", "nll")]
+        rows.append([title, *cells, f"{100 * scores['accuracy']:.1f} %"])
+    return Table(
+        ["fitted to the first half of the chain", "agreement", "TV", "NLL", "accuracy"], rows,
+        title="Held out: compared with the second half of the chain",
+        note="Shuffled: units of every sample in random order, the control for what rebasin adds.",
+    )  # fmt: skip
+
+
+def _reliability(reliability: dict, names: dict) -> Table:
+    rows = [
+        [
+            _title(key, names), group,
+            *(number(row[part][of], 3) for part in ("mean", "std") for of in ("halves", "whole")),
+            "no" if (row["std"]["whole"] or 0) < 0.5 else "yes",
+        ]
+        for key, groups in reliability.items() if groups
+        for group, row in groups.items()
+    ]  # fmt: skip
+    return Table(
+        ["", "weights", "μ: between halves", "μ: whole chain", "σ: between halves",
+         "σ: whole chain", "σ measurable"],
+        rows, title="Split-half reliability of μ and σ",
+        note="Correlations over weights. Of the whole chain: 2r / (1 + r), what a repetition of it "
+        "would correlate. Below 0.5 noise is more than half of what is seen: not measurable.",
+    )  # fmt: skip
+
+
+def _similarity(similarity: dict) -> Table:
+    rows = [
+        [f"by {matching}", *(_with_error(each["cosine"], each["error"]) for each in kinds.values())]
+        for matching, kinds in similarity.items()
+    ]
+    heads = {"samples": "two samples", "sample and prior": "sample and network from the prior",
+             "prior": "two networks from the prior"}  # fmt: skip
+    first = next(iter(similarity.values()))
+    return Table(
+        ["mean cosine of matched units", *(heads[kind] for kind in first)], rows,
+        title="Is there anything to align?",
+        note="If units of networks from the prior match as well as those of samples, the "
+        "similarity says nothing about the posterior.",
+    )  # fmt: skip
+
+
+def _noise(noise: dict, ways: dict, names: dict) -> Table:
+    rows = [
+        [
+            _title(key, names),
+            f"{100 * ways[key]['remaining_variance']:.2f} %",
+            f"{100 * left:.2f} %",
+        ]
+        for key, left in noise.items()
+    ]
+    return Table(
+        ["", "samples", "networks from the prior"], rows,
+        title="Variance left after rebasin, of samples and of noise",
+        note="Live weights. What rebasin removes from networks of the prior is alignment of noise; "
+        "these are as many as the study's samples, so they lose more the fewer they are.",
+    )  # fmt: skip
+
+
+@figure(
+    "eval",
+    "diagnostics.json",
+    title="Noise on dead pixels",
+    caption="Accuracy and calibration on test images with Gaussian noise on the pixels that are "
+    "zero in all training images. The data say nothing about their weights: exact Bayesian model "
+    "averaging keeps the prior's, so that noise reaches the prediction.",
+)
+def noise_on_dead_pixels(source: Path) -> Figure:
+    """Draw accuracy and ECE of every posterior against the noise."""
+    results = json.loads(Path(source).read_text())
+    names, found = names_of(results), results["limits"]["dead_pixels"]
+    drawn, (axes,) = panels(1, 2, width=3.8, height=3.0)
+    parts = (("accuracy", 100, "test accuracy [%]"), ("ece", 1, "expected calibration error"))
+    for axis, (part, factor, label) in zip(axes, parts, strict=True):
+        for color, (name, rows) in zip(
+            COLORS, found["rows"].items() if found else (), strict=False
+        ):
+            noise = [row["noise"] for row in rows]
+            values = [factor * row[part] for row in rows]
+            axis.plot(noise, values, color=color, marker="o", label=_title(name, names))
+        axis.set(xlabel="deviation of the noise on dead pixels", ylabel=label)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return drawn

@@ -1,0 +1,308 @@
+"""What q_r's numbers are worth: draws, chains in halves, matched units, noise where data are blank.
+
+draws         agreement and TV of q_r by the number of draws, extrapolated to infinitely many
+reliability   how μ_r and σ_r of one half of the chain correlate with those of the other half
+held_out      distributions fitted to the first half and compared with the second half's samples
+similarity    cosines of matched units: of samples, and of networks from the prior
+noise         what alignment alone does to networks from the prior, in every way of rebasin
+dead_pixels   predictions on test images with noise on pixels that are blank in training
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from utils.evaluation.alignment import Aligned, RebasedSamples, spaced_positions
+from utils.evaluation.metrics import (
+    accuracy,
+    agreement,
+    calibration_error,
+    mean_nll,
+    total_variation,
+)
+from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
+from utils.evaluation.views import Setting, Views
+from utils.evaluation.ways import WAYS, WayLimits, align_in_way
+from utils.evaluation.weight_study import correlation
+from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
+from utils.posteriors.low_rank import LowRankFit
+from utils.posteriors.moments import Moments, fit_blocks, merge_all
+from utils.posteriors.posterior import Posterior
+from utils.runs.seeding import generator
+from utils.symmetry.matching import RESPONSES, Stack
+from utils.symmetry.transformation import Transformation, random_transformation
+
+import numpy as np
+import torch
+from torch import Tensor
+
+COUNTS = (5, 10, 20, 50, 100, 200)  # of draws
+NOISE = (0.0, 0.25, 0.5, 1.0, 2.0)  # deviations on dead pixels, whose values lie in [0, 1]
+
+
+def find_limits(
+    setting: Setting,
+    candidates: dict[str, Posterior],
+    truth: str,
+    views: Views,
+    predictions: dict[Column, PartPredictions],
+) -> dict:
+    """Return all of it, for the truth's samples."""
+    config, samples = setting.config, candidates[truth]
+    images = setting.data.test_images[: config.study_images]
+    average = predictions[Column(truth, SAMPLE)].average()[: len(images)]
+    rebased = views.fits[Column(truth, REBASED)].posterior
+    random = generator(config.seed, "limits", "draws")
+    drawn = draw_predictions(setting.network, rebased, images, config.limit_draws, random)
+    best = next((c for c in views.ways if c.method == truth and c.view.key == "consensus"), None)
+    aligned = {Column(truth, REBASED): views.aligned[truth]}
+    aligned |= {best: views.ways[best].aligned} if best else {}
+    return {
+        "draws": draw_curve(drawn, average),
+        "reliability": {
+            column.key: split_half(each.rebased_blocks, setting.groups)
+            for column, each in aligned.items()
+        },
+        "held_out": held_out(setting, samples, aligned, images),
+        "similarity": {
+            matching: unit_similarity(setting, samples, matching) for matching in RESPONSES
+        },
+        "noise": align_noise(setting, views, truth),
+        "dead_pixels": dead_pixel_noise(setting, candidates, truth, views),
+    }
+
+
+# ---- draws
+
+
+def draw_predictions(
+    network: Network, posterior: Posterior, images: Tensor, count: int, random: torch.Generator
+) -> Iterator[Tensor]:
+    return (class_probabilities(network, w, images) for w in posterior.draw(count, random))
+
+
+def draw_curve(drawn: Iterable[Tensor], truth: Tensor) -> dict:
+    """Return agreement and TV with averages of n draws, over disjoint batches, by n.
+
+    The limit is a in a + b/√n, fitted to all n by least squares: an average over n draws differs
+    from that over all by 1/√n, and labels change where it is near a tie.
+    """
+    probabilities = list(drawn)
+    rows = []
+    for count in (n for n in COUNTS if n <= len(probabilities)):
+        starts = range(0, len(probabilities) - count + 1, count)
+        batches = [sum(probabilities[start : start + count]) / count for start in starts]
+        scores = np.array([(agreement(b, truth), total_variation(b, truth)) for b in batches])
+        error = scores.std(0, ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else [None, None]
+        row = {"draws": count, "batches": len(batches)}
+        for number, name in enumerate(("agreement", "total_variation")):
+            row |= {name: float(scores[:, number].mean()), f"{name}_error": error[number]}
+        rows.append(row)
+    limits = {name: extrapolate(rows, name) for name in ("agreement", "total_variation")}
+    return {"rows": rows, "limit": limits if len(rows) > 2 else None}
+
+
+def extrapolate(rows: Sequence[dict], name: str) -> float:
+    """Return a of a + b/√n."""
+    slopes = np.array([[1.0, row["draws"] ** -0.5] for row in rows])
+    values = np.array([row[name] for row in rows])
+    return float(np.linalg.lstsq(slopes, values, rcond=None)[0][0])
+
+
+# ---- halves of the chain
+
+
+def split_half(blocks: list[Moments], groups: dict[str, Tensor]) -> dict | None:
+    """Correlate μ, and σ, of the first half of the blocks with those of the second, by group.
+
+    "whole" is the reliability of all samples, by Spearman and Brown's 2r / (1 + r): the correlation
+    with a repetition that is as long. None for a single block.
+    """
+    if len(blocks) < 2:
+        return None
+    middle = len(blocks) // 2
+    halves = [merge_all(part).gaussian() for part in (blocks[:middle], blocks[middle:])]
+    rows = {}
+    for name, mask in groups.items():
+        row = {}
+        for part in ("mean", "std"):
+            half = correlation(*(getattr(each, part)[mask] for each in halves))
+            row[part] = {"halves": half, "whole": 2 * half / (1 + half) if half > -1 else None}
+        rows[name] = row
+    return rows
+
+
+def held_out(
+    setting: Setting, samples, aligned: dict[Column, Aligned], images: Tensor
+) -> dict[str, dict]:
+    """Fit distributions to the first half of the samples and compare them with the second's.
+
+    "samples" is the first half itself, the best that can be reached. Shuffled samples have their
+    units in random order.
+    """
+    network, config, middle = setting.network, setting.config, len(samples) // 2
+    halves = range(middle), range(middle, len(samples))
+    averages = [average_of(setting, samples, half, images) for half in halves]
+    orders: dict[str, list[Transformation]] = {
+        "as they are": [Transformation(network)] * middle,
+        "shuffled": [shuffle(setting, number) for number in range(middle)],
+    }
+    orders |= {column.key: each.transformations[:middle] for column, each in aligned.items()}
+    rows = {"samples": compare(averages[0], averages[1], setting, images)}
+    for name, moves in orders.items():
+        rebased = RebasedSamples(network, samples, moves, setting.device)
+        fit = LowRankFit(min(config.rank, middle - 1) or 1)
+        for weights in rebased:
+            fit.add(weights)
+        gaussian = merge_all(fit_blocks(rebased, middle)).gaussian(network)
+        for kind, posterior in (("Gaussian", gaussian), ("low rank", fit.gaussian())):
+            random = generator(config.seed, "limits", "held_out")
+            drawn = draw_predictions(network, posterior, images, config.num_draws, random)
+            average = sum(drawn) / config.num_draws
+            rows[f"{kind}, {name}"] = compare(average, averages[1], setting, images)
+    return rows
+
+
+def shuffle(setting: Setting, number: int) -> Transformation:
+    """Draw a permutation of all units."""
+    random = generator(setting.config.seed, "shuffle", number)
+    drawn = random_transformation(setting.network, random)
+    return Transformation(setting.network, drawn.permutations)
+
+
+def average_of(setting: Setting, samples, positions: Iterable[int], images: Tensor) -> Tensor:
+    every = [samples[position].to(setting.device) for position in positions]
+    return sum(class_probabilities(setting.network, w, images) for w in every) / len(every)
+
+
+def compare(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
+    labels = setting.data.test_labels[: len(images)]
+    return {
+        "agreement": agreement(average, truth),
+        "total_variation": total_variation(average, truth),
+        "accuracy": accuracy(average, labels),
+        "nll": mean_nll(average, labels),
+    }
+
+
+# ---- is there anything to align?
+
+
+def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]:
+    """Return the mean cosine of matched units, for pairs of samples and of networks of the prior.
+
+    Units that alignment of noise makes as similar as those of samples are no evidence of modes.
+    """
+    config, network = setting.config, setting.network
+    images = setting.data.train_images[: config.study_images]
+    positions = spaced_positions(len(samples), 2 * config.num_pairs)
+    of_chain = [samples[position].to(setting.device) for position in positions]
+    of_prior = [
+        setting.prior.draw(network, generator(config.seed, "prior_network", number)).to(of_chain[0])
+        for number in range(len(positions))
+    ]
+    half = len(positions) // 2
+    kinds = {
+        "samples": (of_chain[:half], of_chain[half:]),
+        "sample and prior": (of_chain[:half], of_prior[half:]),
+        "prior": (of_prior[:half], of_prior[half:]),
+    }
+    rows = {}
+    for kind, pairs in kinds.items():
+        cosines = [
+            matched_cosine(network, *pair, images, matching) for pair in zip(*pairs, strict=False)
+        ]
+        error = np.std(cosines, ddof=1) / len(cosines) ** 0.5 if len(cosines) > 1 else None
+        rows[kind] = {"cosine": float(np.mean(cosines)), "error": error}
+    return rows
+
+
+def matched_cosine(
+    network: Network, reference: Tensor, other: Tensor, images: Tensor, matching: str
+) -> float:
+    """Return the mean cosine between the responses of matched units that are not dead."""
+    matcher = RESPONSES[matching](network, reference, images)
+    comparisons = matcher.compare(Stack(network, other[None]))[0]
+    moved = matcher(other).transformation
+    cosines = []
+    for name, each in comparisons.items():
+        units = torch.arange(len(each.squares))
+        places = moved.follow(name, units.reshape(network.units(name))).flatten()
+        lengths = (each.reference_squares * each.squares[places]).sqrt()
+        products = each.similarity[units, places].abs()
+        cosines.append((products / lengths)[lengths > 0])
+    return torch.cat(cosines).mean().item()
+
+
+def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
+    """Return by way the variance that is left of networks from the prior, relative to before."""
+    config, network = setting.config, setting.network
+    drawn = [
+        setting.prior.draw(network, generator(config.seed, "prior_network", number))
+        for number in range(config.study_samples)
+    ]
+    unmoved = [Transformation(network)] * len(drawn)
+    networks = RebasedSamples(network, drawn, unmoved, setting.device)
+    before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
+    limits = WayLimits(
+        setting.data.train_images[: config.study_images], config.consensus_images,
+        config.further_rounds, config.study_samples, 1,
+    )  # fmt: skip
+    left = {}
+    for column in views.ways:
+        if column.method == truth:
+            way = WAYS[column.view.way]
+            found = align_in_way(way, networks, drawn[0].to(setting.device), limits).aligned
+            left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
+    return left
+
+
+# ---- noise on dead pixels
+
+
+def dead_pixel_noise(
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
+) -> dict | None:
+    """Return accuracy, ECE and NLL of posteriors with noise on pixels that are blank in training.
+
+    HMC keeps the prior's weights there, so noise goes straight into its predictions (Izmailov et
+    al. 2021, "Dangers of Bayesian model averaging under covariate shift").
+    """
+    blank = ~setting.data.train_images.any(0)
+    if setting.network.pixel_slot is None or not blank.any():
+        return None
+    config, data = setting.config, setting.data
+    some = slice(config.study_images)
+    images, labels = data.test_images[some], data.test_labels[some]
+    random = generator(config.seed, "limits", "dead_pixels")
+    noise = torch.randn(images.shape, generator=random).to(images) * blank
+    networks = {name: list(_some(posterior, setting)) for name, posterior in candidates.items()}
+    scaled = [column for column in views.fits if column.view.key == "consensus_tau"]
+    for column in (Column(truth, REBASED), *scaled):
+        networks[column.key] = list(_some(views.fits[column].posterior, setting))
+    rows = {}
+    for name, weights in networks.items():
+        rows[name] = []
+        for deviation in NOISE:
+            shifted = images + deviation * noise
+            each = (class_probabilities(setting.network, w, shifted) for w in weights)
+            average = sum(each) / len(weights)
+            rows[name].append(
+                {
+                    "noise": deviation,
+                    "accuracy": accuracy(average, labels),
+                    "ece": calibration_error(average, labels),
+                    "nll": mean_nll(average, labels),
+                }
+            )
+    return {"blank_pixels": int(blank.sum()), "images": len(images), "rows": rows}
+
+
+def _some(posterior: Posterior, setting: Setting) -> Iterator[Tensor]:
+    """Yield as many of a posterior's networks as the study has samples."""
+    count = setting.config.study_samples
+    if hasattr(posterior, "__len__"):
+        for position in spaced_positions(len(posterior), count):
+            yield posterior[position].to(setting.device)
+    else:
+        drawn = posterior.draw(count, generator(setting.config.seed, "limits", "networks"))
+        yield from (weights.to(setting.device) for weights in drawn)
