@@ -19,14 +19,15 @@ def limit_tables(diagnostics: dict) -> list[Table | str]:
     limits = diagnostics.get("limits")
     if not limits:
         return []
-    names = names_of(diagnostics)
-    return [
-        _draws(limits["draws"]),
-        _held_out(limits["held_out"], names),
-        _reliability(limits["reliability"], names),
-        _similarity(limits["similarity"]),
-        *([_noise(limits["noise"], diagnostics["ways"], names)] if limits["noise"] else []),
-    ]
+    names, tables = names_of(diagnostics), [_draws(limits["draws"])]
+    if limits["held_out"]:
+        tables.append(_held_out(limits["held_out"], names))
+    if all(limits["reliability"].values()):
+        tables.append(_reliability(limits["reliability"], names))
+    tables.append(_similarity(limits["similarity"]))
+    if limits["noise"]:
+        tables.append(_noise(limits["noise"], diagnostics["ways"], names))
+    return tables
 
 
 def _title(key: str, names: dict[str, str]) -> str:

@@ -25,6 +25,7 @@ from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.low_rank import LowRankFit
+from utils.posteriors.mixture import is_set
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior
 from utils.runs.seeding import generator
@@ -115,12 +116,13 @@ def split_half(blocks: list[Moments], groups: dict[str, Tensor]) -> dict | None:
     """Correlate μ, and σ, of the first half of the blocks with those of the second, by group.
 
     "whole" is the reliability of all samples, by Spearman and Brown's 2r / (1 + r): the correlation
-    with a repetition that is as long. None for a single block.
+    with a repetition that is as long. None if a half has less than two samples.
     """
-    if len(blocks) < 2:
-        return None
     middle = len(blocks) // 2
-    halves = [merge_all(part).gaussian() for part in (blocks[:middle], blocks[middle:])]
+    parts = [part for part in (blocks[:middle], blocks[middle:]) if part]
+    if len(parts) < 2 or min(merge_all(part).count for part in parts) < 2:
+        return None
+    halves = [merge_all(part).gaussian() for part in parts]
     rows = {}
     for name, mask in groups.items():
         row = {}
@@ -137,8 +139,10 @@ def held_out(
     """Fit distributions to the first half of the samples and compare them with the second's.
 
     "samples" is the first half itself, the best that can be reached. Shuffled samples have their
-    units in random order.
+    units in random order. Halves of less than two samples have no deviations.
     """
+    if len(samples) < 4:
+        return {}
     network, config, middle = setting.network, setting.config, len(samples) // 2
     halves = range(middle), range(middle, len(samples))
     averages = [average_of(setting, samples, half, images) for half in halves]
@@ -300,7 +304,7 @@ def dead_pixel_noise(
 def _some(posterior: Posterior, setting: Setting) -> Iterator[Tensor]:
     """Yield as many of a posterior's networks as the study has samples."""
     count = setting.config.study_samples
-    if hasattr(posterior, "__len__"):
+    if is_set(posterior):
         for position in spaced_positions(len(posterior), count):
             yield posterior[position].to(setting.device)
     else:
