@@ -151,7 +151,7 @@ def held_out(
         "shuffled": [shuffle(setting, number) for number in range(middle)],
     }
     orders |= {column.key: each.transformations[:middle] for column, each in aligned.items()}
-    rows = {"samples": compare(averages[0], averages[1], setting, images)}
+    rows = {"samples": held_out_scores(averages[0], averages[1], setting, images)}
     for name, moves in orders.items():
         rebased = RebasedSamples(network, samples, moves, setting.device)
         fit = LowRankFit(min(config.rank, middle - 1) or 1)
@@ -162,7 +162,7 @@ def held_out(
             random = generator(config.seed, "limits", "held_out")
             drawn = draw_predictions(network, posterior, images, config.num_draws, random)
             average = sum(drawn) / config.num_draws
-            rows[f"{kind}, {name}"] = compare(average, averages[1], setting, images)
+            rows[f"{kind}, {name}"] = held_out_scores(average, averages[1], setting, images)
     return rows
 
 
@@ -178,7 +178,7 @@ def average_of(setting: Setting, samples, positions: Iterable[int], images: Tens
     return sum(class_probabilities(setting.network, w, images) for w in every) / len(every)
 
 
-def compare(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
+def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
     labels = setting.data.test_labels[: len(images)]
     return {
         "agreement": agreement(average, truth),
