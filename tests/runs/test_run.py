@@ -63,6 +63,9 @@ def test_core_seconds_are_those_of_all_sessions_ranks_and_parts(config, monkeypa
     monkeypatch.setenv("WORLD_SIZE", "2")
     run = open_run(config, "toy", CPU)
     assert PastRun(run.directory).core_seconds == 2 * 3
+    part = run.directory / "mode-000"
+    part.mkdir()
+    assert PastRun(run.directory).core_seconds is None  # what the part took is not known yet
     run._lock.close()
     run = open_run(replace(config, resume=True), "toy", CPU)
     run.record_parts(core_seconds=40.0)

@@ -70,9 +70,14 @@ class PastRun:
     @property
     def core_seconds(self) -> float | None:
         """The seconds that all processors together have spent; None if it was not recorded."""
-        if "core_seconds" not in self.meta:
+        parts = self.meta.get("core_seconds_of_parts")
+        if "core_seconds" not in self.meta or (parts is None and self._has_parts):
             return None
-        return self.meta["core_seconds"] + self.meta.get("core_seconds_of_parts", 0)
+        return self.meta["core_seconds"] + (parts or 0)
+
+    @property
+    def _has_parts(self) -> bool:
+        return any(self.directory.glob("mode-*"))
 
     def matches(self, other: "PastRun") -> bool:
         """Return whether both have the same network and training images, as far as known."""
