@@ -90,6 +90,7 @@ def test_the_move_leaves_the_joint_distribution_as_it_is(monkeypatch):
 
 
 class NeverReject:
+    nan = math.nan
     exp = staticmethod(lambda change: 1.1)
 
 
@@ -168,3 +169,20 @@ def test_masses_are_learnt_in_burn_in_and_fixed_afterwards():
         values = states[:, :, k] / math.sqrt(variances[k])
         assert abs(values.mean()) < 4.5 / math.sqrt(ess_bulk(values))
         assert abs((values**2).mean() - 1) < 4.5 * math.sqrt(2 / ess_bulk(values**2))
+
+
+def test_while_hot_the_mass_follows_the_last_states():
+    """The newest of 200 curvatures has the share 3 / 33; afterwards shares fall as they grow in
+    number."""
+    target, random = Curved(A), torch.Generator()
+    target.curvature = lambda weights, dense, generator: weights[0] * torch.eye(3).double()
+    adaptation, zero, one = MassAdaptation.start("dense", normal(3)), normal(3) * 0, normal(3)
+    one[0] = 1.0
+    target.precision_of = lambda curvature: curvature + torch.eye(3)
+    for _ in range(200):
+        adaptation = adaptation.learn(target, zero, random, hot=True)
+    newest = adaptation.learn(target, one, random, hot=True)
+    assert newest.curvature[0, 0].item() == pytest.approx(3 / 33)
+    for _ in range(100):
+        adaptation = adaptation.learn(target, zero, random)
+    assert adaptation.learn(target, one, random).curvature[0, 0].item() == pytest.approx(3 / 134)

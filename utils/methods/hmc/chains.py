@@ -158,7 +158,7 @@ def advance(
             adaptation = chains.adaptations[k]
             if masses and burnin:
                 stream = generator(seed, "curvature", k, iteration)
-                masses[k] = masses[k].learn(target, weights[k], stream)
+                masses[k] = masses[k].learn(target, weights[k], stream, heat != 1)
             weights[k], result = transition(
                 target, weights[k], settings.step_size_at(adaptation, iteration),
                 settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),

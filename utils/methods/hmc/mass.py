@@ -25,6 +25,7 @@ from torch import Tensor
 MASSES = ("identity", "diagonal", "dense")
 LARGEST_DENSE = 2000  # weights: the matrix and its factor have their number squared
 MEMORY = 3  # the average is over the last third of the states
+HOT_STATES = 30  # the average is over a third of so many while an annealed likelihood cools down
 
 
 class MassMatrix(NamedTuple):
@@ -69,9 +70,11 @@ class MassAdaptation(NamedTuple):
     def dense(self) -> bool:
         return self.curvature.dim() == 2
 
-    def learn(self, target, state: Tensor, generator: torch.Generator) -> "MassAdaptation":
+    def learn(
+        self, target, state: Tensor, generator: torch.Generator, hot: bool = False
+    ) -> "MassAdaptation":
         """Return the adaptation with the target's curvature at a further state."""
-        count = self.count + 1
+        count = min(self.count, HOT_STATES if hot else self.count) + 1
         share = min(1.0, MEMORY / (count + MEMORY - 1))
         average = self.curvature.lerp(target.curvature(state, self.dense, generator), share)
         factor = factor_of(target.precision_of(average)).to(self.mass.factor.dtype)

@@ -15,19 +15,12 @@ large, and their gradient is of size exp(−margin). There are three methods:
     listed   both passes over a neighbour list: a point with a large margin is skipped until it
              could have come near (`NeighbourList`)
 
-How exact this is. HMC needs a reversible map: the way back along a trajectory has to meet the same
-forces. Dense and active forces depend on the position alone, so that only rounding breaks
-reversibility. A listed force also depends on the path. While no point is overlooked, what it skips
-is of the size of rounding; a point that comes near while skipped (a *violation*, counted in the
-trace) pulls on one of the two ways only. Measured on 784-64-10, 3,000 images, 200 steps of 0.0024
-there and back: without violations the largest error of a weight that returns is 1.2e-6, as with
-the active force. With 71 to 116 violations each way, forced by `slack` 0.5, it is 8e-4 to 7e-3, and
-the two ΔH differ in size by 0.03 to 1.9 nats. A trajectory usually has 0 or 1 violations. Rounding
-grows along the 600 to 1,300 steps of a long trajectory, whatever the force: the way back of
-784-512-10 ends up to 0.1 from the start, and the two ΔH differ by some tenths. What that does to
-the posterior has not been measured. In particular, a mean of exp(−ΔH) near 1
-(`diagnostics.energy_balance`) does not show that it is harmless: that mean is 1 for every
-one-to-one map that preserves volume, reversible or not.
+HMC needs a reversible map: the way back along a trajectory has to meet the same forces. Dense and
+active forces depend on the position alone, so that only rounding breaks reversibility, amplified
+by chaos along long trajectories. A listed force also depends on the path. While no point is
+overlooked, what it skips is of the size of rounding. A point that comes near while skipped (a
+*violation*, counted in the trace with the lowest margin) pulls on one of the two ways only.
+`reversal` measures how far ways back miss, with any of these forces.
 
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """
