@@ -60,12 +60,13 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
          f"{number(balance, 3)} ± {number(error, 3)}"],
     ]  # fmt: skip
-    followed = [record for record in kept if record.get("reversal_miss") is not None]
+    followed = [record for record in kept if record.get("followed_back")]
     if followed:
-        worst = max(abs(record["reversal_gap"]) for record in followed)
+        gaps = [record["reversal_gap"] for record in followed]
+        worst = "infinite" if None in gaps else f"{number(max(map(abs, gaps)), 3)} nats"
         summary.append(
             ["trajectories followed back: largest |ΔH there + ΔH back|",
-             f"{len(followed)}: {number(worst, 3)} nats"]
+             f"{len(followed)}: {worst}"]
         )  # fmt: skip
     tables = [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
     return [*tables, LABELS_REMARK] if found["groups"].keys() & FOLLOW_LABELS else tables

@@ -90,7 +90,6 @@ def test_the_move_leaves_the_joint_distribution_as_it_is(monkeypatch):
 
 
 class NeverReject:
-    nan = math.nan
     exp = staticmethod(lambda change: 1.1)
 
 

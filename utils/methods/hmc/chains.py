@@ -36,17 +36,14 @@ class Transition(NamedTuple):
     violations: int
     seconds: float
     lowest_margin: float = math.inf  # of the points that were violations
-    reversal_miss: float = math.nan  # as in `WayBack`; NaN: the way back was not followed
-    reversal_gap: float = math.nan
-
-    @property
-    def followed_back(self) -> bool:
-        return not math.isnan(self.reversal_miss)
+    followed_back: bool = False
+    reversal_miss: float = 0.0  # as in `WayBack`, if the way back was followed
+    reversal_gap: float = 0.0
 
     @property
     def returned(self) -> bool:
         """Whether the way back led to the start, as far as is known."""
-        return not self.followed_back or WayBack(self.reversal_miss, self.reversal_gap).returned
+        return WayBack(self.reversal_miss, self.reversal_gap).returned
 
     @classmethod
     def from_numbers(cls, numbers: list[float]) -> "Transition":
@@ -78,17 +75,17 @@ def transition(
     divergent = not change < DIVERGENT  # NaN is divergent, too
     accept_prob = 0.0 if divergent else math.exp(min(0.0, -change))
     uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
-    back = WayBack(math.nan, math.nan)
+    back = WayBack(0.0, 0.0)
     chosen = torch.rand((), generator=generator(seed, "reversal", *names), dtype=torch.float64)
     follow = chosen.item() * reversal_every < (reversal_every > 0) and not divergent
     if follow:
         back = way_back(target, weights, path, step_size, num_steps, on_step, mass)
-    accepted = uniform.item() < accept_prob and (back.returned or not follow)
+    accepted = uniform.item() < accept_prob and back.returned
     end = path.end if accepted else path.start
     return (path.weights if accepted else weights), Transition(
         accept_prob, accepted, change, end.potential, end.nll, step_size, num_steps, divergent,
         path.list_rows, path.violations, time.perf_counter() - started, path.lowest_margin,
-        back.miss, back.gap,
+        follow, *back,
     )  # fmt: skip
 
 
