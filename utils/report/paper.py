@@ -46,9 +46,10 @@ class Step:
 # ---- what to judge
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+UNDECIDED = "no verdict"  # a threshold lies within two standard errors of what was measured
 MARKS = {  # their signs and styles
     HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
-    UNKNOWN: ("–", "unknown"),
+    UNDECIDED: ("?", "unknown"), UNKNOWN: ("–", "unknown"),
 }  # fmt: skip
 
 
