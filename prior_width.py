@@ -45,6 +45,9 @@ class PriorWidthConfig(EvaluationConfig):
         [], "runs of HMC with different priors; by default all finished ones of the batch",
         metavar="DIRECTORY", changeable=True,
     )  # fmt: skip
+    num_samples: int | None = option(
+        None, "largest number of each run's samples to use, evenly spaced; none: all", minimum=2
+    )
 
 
 def main(config: PriorWidthConfig) -> None:
@@ -80,7 +83,7 @@ def open_runs(config: PriorWidthConfig) -> dict[str, Candidate]:
     else:
         batch = Path(config.out_dir) / config.run_batch_name
         paths = [done.parent for done in sorted(batch.glob(f"HMC-{config.dataset}-*/DONE"))]
-    opened = [open_candidate("hmc", str(path), path) for path in paths]
+    opened = [open_candidate("hmc", str(path), path, most=config.num_samples) for path in paths]
     named = {f"σ = {width_of(each):.4g}": each for each in opened}
     if len(named) < max(2, len(opened)):
         raise UserError(

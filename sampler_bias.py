@@ -26,7 +26,7 @@ from utils.evaluation.candidates import open_candidate, prior_in, temperature_of
 from utils.evaluation.functionals import functional_names, functionals
 from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
 from utils.evaluation.predictions import PartAverages, PartPredictions
-from utils.evaluation.standard_errors import add_errors, deviations, resample
+from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
 from utils.evaluation.weight_study import dead_weights, weight_groups
 from utils.methods.langevin import ChainState, run_epoch
 from utils.methods.method import Problem
@@ -146,7 +146,7 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
     return record | {
         "diverged": False,
         "temperature": heat,
-        **beside(measured.predictions, exact.predictions, labels, run.config),
+        **beside(measured, exact, labels, run.config),
         "shift": quantities.shifts(found),
         "second_moments": quantities.second_moments(found, exact),
         "quantities": {
@@ -270,26 +270,28 @@ def measure(problem: Problem, quantities: Quantities, samples, num_chains: int) 
     return Measured(parts.predictions(), table.reshape(num_chains, -1, table.shape[1]))
 
 
-def beside(predictions: PartPredictions, exact: PartPredictions, labels: Tensor, config) -> dict:
+def beside(measured: Measured, exact: Measured, labels: Tensor, config) -> dict:
     """Return scores beside HMC, the differences of scores from HMC's, and errors.
 
-    Errors are due to the samples of both. The test images are common to both, and stay.
+    Errors are due to the samples of both, and to differences between chains. The test images are
+    common to both, and stay.
     """
 
     def compared(ours: Tensor | None = None, theirs: Tensor | None = None) -> dict[str, float]:
-        truth = exact.average(theirs)
+        truth = exact.predictions.average(theirs)
         both, own = (
             scores(Prediction(average, truth, labels))
-            for average in (predictions.average(ours), truth)
+            for average in (measured.predictions.average(ours), truth)
         )
         differences = {f"{name}_difference": both[name] - own[name] for name in ("nll", "ece")}
         return {name: both[name] for name in ("agreement", "total_variation")} | differences
 
-    def errors_of(parts: PartPredictions, name: str) -> dict[str, float]:
-        choices = resample(len(parts.sizes), config.num_bootstraps, config.seed, "bias", name)
-        return deviations(lambda chosen: compared(**{name: chosen}), [choices])
+    def errors_of(each: Measured, name: str) -> dict[str, float]:
+        counts = len(each.predictions.sizes), len(each.quantities)
+        choices = resample_chains(*counts, config.num_bootstraps, config.seed, "bias", name)
+        return deviations(lambda chosen: compared(**{name: chosen}), choices)
 
-    errors = add_errors(errors_of(predictions, "ours"), errors_of(exact, "theirs"))
+    errors = add_errors(errors_of(measured, "ours"), errors_of(exact, "theirs"))
     return compared() | {f"{name}_error": error for name, error in errors.items()}
 
 
