@@ -111,7 +111,7 @@ def posterior_quality(source: Path) -> Figure:
     """Draw the scores of all rows as dots."""
     rows = json.loads(Path(source).read_text())
     names = list(dict.fromkeys(row["name"] for row in rows))
-    drawn, axes = panels(2, len(DOTS) // 2, width=2.6, height=0.9 + 0.26 * len(names))
+    drawn, axes = panels(2, len(DOTS) // 2, width=3.1, height=0.9 + 0.26 * len(names))
     for axis, (score, (title, factor)) in zip(axes.flat, DOTS.items(), strict=True):
         for row in rows:
             value, error = (row[part].get(score) for part in ("scores", "errors"))
@@ -124,7 +124,7 @@ def posterior_quality(source: Path) -> Figure:
             )  # fmt: skip
         axis.set(xlabel=title, ylim=(len(names) - 0.5, -0.5), ylabel="posterior")
         axis.set_yticks(range(len(names)), names)
-        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.xaxis.set_major_locator(MaxNLocator(3))
     handles = [
         Line2D([], [], marker="o", markersize=4, linestyle="", color=color, mfc=face, label=label)
         for kind, (label, color, face, _) in MODES.items()

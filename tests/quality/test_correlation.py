@@ -42,7 +42,7 @@ def test_a_planted_correlation_is_found():
     result = grouped_correlation(first, second, [0] * 40, range(40), random, draws=300)
     assert result.low < result.rho < result.high
     assert result.excludes_zero
-    assert result.p == pytest.approx(1 / 301)
+    assert result.p == pytest.approx(1 / 3001)
 
 
 def test_false_alarms_of_methods_with_two_rows_each():

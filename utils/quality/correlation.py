@@ -12,6 +12,7 @@ import numpy as np
 from scipy.stats import kendalltau, norm, rankdata
 
 LEVEL = 0.95
+PERMUTATIONS = 10  # for each resampling: p has to be small where many correlations are tested
 
 
 class Correlation(NamedTuple):
@@ -73,16 +74,25 @@ def grouped_correlation(
         rows = np.concatenate([members[each] for each in chosen])
         resampled.append(partial_spearman(first[rows], second[rows], groups[rows]))
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    ranks = [ranks_within(each, groups) for each in (first, second)]
-    places = [np.flatnonzero(groups == each) for each in np.unique(groups)]
-    places = [place[numbers[place].argsort()] for place in places]  # clusters in the same order
-    beyond = 0
-    for _ in range(draws):
-        shuffled, keys = ranks[1].copy(), random.random(len(members))
-        for place in places:
-            shuffled[place] = ranks[1][place[keys[numbers[place]].argsort()]]
-        beyond += abs(_pearson(ranks[0], shuffled)) >= abs(rho) - 1e-12
-    return Correlation(rho, float(low), float(high), (1 + beyond) / (1 + draws))
+    p = permuted_clusters(first, second, groups, numbers, random, PERMUTATIONS * draws)
+    return Correlation(rho, float(low), float(high), p)
+
+
+def permuted_clusters(
+    first: np.ndarray, second: np.ndarray, groups: np.ndarray, numbers: np.ndarray,
+    random: np.random.Generator, draws: int,
+) -> float:  # fmt: skip
+    """Return p of the correlation of ranks within groups; clusters move alike in all groups."""
+    ranks = [ranks_within(each, groups) for each in (first, second)]  # 0 on average, in each group
+    keys = random.random((draws, numbers.max() + 1))
+    shuffled = np.empty((draws, len(first)))
+    for group in np.unique(groups):
+        place = np.flatnonzero(groups == group)
+        place = place[numbers[place].argsort()]  # clusters in the same order in every group
+        shuffled[:, place] = ranks[1][place[keys[:, numbers[place]].argsort(1)]]
+    products, observed = shuffled @ ranks[0], ranks[1] @ ranks[0]
+    beyond = (np.abs(products) >= abs(observed) - 1e-12).sum()
+    return float((1 + beyond) / (1 + draws))
 
 
 class Tau(NamedTuple):
