@@ -3,7 +3,7 @@
 import json
 
 from utils.data.datasets import load_dataset
-from utils.methods.method import Problem, elbo, images_used, selection_scores
+from utils.methods.method import Problem, gaussian_elbos, images_used, selection_scores
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.files import open_posterior
@@ -46,22 +46,23 @@ def test_elbo_of_a_narrow_gaussian_is_that_of_its_mean(problem):
     """E[NLL] is that of the mean; the KL is written out for the prior N(0, T s²)."""
     network, data = problem.network, problem.data
     mean = 0.1 * torch.randn(network.num_weights, generator=generator(0))
-    value, error = elbo(problem, Gaussian(mean, torch.full_like(mean, 1e-6), network), generator(1))
+    narrow = Gaussian(mean, torch.full_like(mean, 1e-6), network)
+    values = gaussian_elbos(problem, narrow, generator(1))
     probabilities = class_probabilities(network, mean, data.train_images)
     nll = -probabilities[range(50), data.train_labels].log().sum().item()
     variance = 2 * 0.5**2
     squares = mean.double().square().numpy() + 1e-12
     kl = 0.5 * (squares / variance - 1 - np.log(1e-12 / variance)).sum()
-    assert value == pytest.approx(-nll / 2 - kl, rel=1e-6)
-    assert error < 1e-3
+    assert values.mean().item() == pytest.approx(-nll / 2 - kl, rel=1e-6)
+    assert values.std() < 1e-2
 
 
 def test_the_prior_itself_has_no_kl(problem):
     network = problem.network
     std = torch.full((network.num_weights,), 0.5 * 2**0.5)
-    value, error = elbo(problem, Gaussian(torch.zeros_like(std), std, network), generator(1))
-    assert value < -50 * 0.5 * np.log(10) / 2
-    assert error > 0
+    values = gaussian_elbos(problem, Gaussian(torch.zeros_like(std), std, network), generator(1))
+    assert values.mean() < -50 * 0.5 * np.log(10) / 2
+    assert values.std() > 0
 
 
 def test_what_has_an_elbo(problem):

@@ -7,7 +7,7 @@ them: it opens, resumes, logs, checkpoints, scores and finishes the run.
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
 
 from utils.data.batches import Batches
@@ -15,6 +15,7 @@ from utils.data.datasets import Dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.evidence import elbo_estimates, log_likelihood
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.posterior import Posterior
@@ -183,9 +184,10 @@ def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     if all(isinstance(mode, Gaussian) and (mode.std > 0).all() for mode in modes):
         streams = [generator(config.seed, "elbo", number) for number in range(len(modes))]
-        bounds = [elbo(problem, *pair) for pair in zip(modes, streams, strict=True)]
-        found |= {"elbo": fmean(value for value, _ in bounds)}
-        found["elbo_error"] = sum(error**2 for _, error in bounds) ** 0.5 / len(bounds)
+        bounds = [gaussian_elbos(problem, *pair) for pair in zip(modes, streams, strict=True)]
+        errors = [(each.var() / len(each)).item() for each in bounds]
+        found |= {"elbo": fmean(each.mean().item() for each in bounds)}
+        found["elbo_error"] = sum(errors) ** 0.5 / len(bounds)
     return found
 
 
@@ -197,20 +199,19 @@ def valid_scores(probabilities: Tensor, data: Dataset) -> dict[str, float]:
     }
 
 
-def elbo(problem: Problem, posterior: Gaussian, random: torch.Generator) -> tuple[float, float]:
-    """Return E_q[log p(data | w)] / T − KL(q ‖ prior) and its standard error over draws, in nats.
+def gaussian_elbos(problem: Problem, posterior: Gaussian, random: torch.Generator) -> Tensor:
+    """Return estimates of the bound on the log evidence of all training images, at T of exp(−U/T).
 
-    It is the bound on the log evidence of all training images.
+    There is one of each draw.
     """
-    data, prior, nlls = problem.data, problem.tempered_prior, []
-    for weights in posterior.draw(ELBO_DRAWS, random):
-        weights = weights.to(problem.device)
-        probabilities = class_probabilities(problem.network, weights, data.train_images)
-        nlls.append(mean_nll(probabilities, data.train_labels) * len(data.train_labels))
-    expected = fmean(nlls) / problem.temperature
-    error = stdev(nlls) / problem.temperature / ELBO_DRAWS**0.5
-    kl = prior.kl(posterior.mean.to(problem.device), posterior.std.to(problem.device).log())
-    return -expected - kl, error
+    data, network = problem.data, problem.network
+
+    def likelihood(weights: Tensor) -> float:
+        log_p = log_likelihood(network, weights, data.train_images, data.train_labels)
+        return log_p / problem.temperature
+
+    moved = posterior.to(problem.device)
+    return elbo_estimates(moved, problem.tempered_prior, likelihood, ELBO_DRAWS, random)
 
 
 def tensors_of(state) -> dict[str, Tensor]:
