@@ -216,7 +216,12 @@ def test_failed_networks_are_marked_and_chosen_anew(networks, script, tmp_path):
     chosen, printed = networks(5, "chosen", "--min_accuracy", least, "--resume")
     assert chosen == good
     failed = 5 - len(good)
-    assert f"{failed} are less accurate than {least} and left out" in printed
+    assert f"{failed} less accurate than {least} and left out" in printed
+    fresh, _ = networks(5, "fresh", "--min_accuracy", least)
+    assert fresh == good
+    for path in directory.glob("mode-*/members.npz"):
+        other = directory.with_name("sgd-MNIST-quick-fresh") / path.relative_to(directory)
+        assert path.read_bytes() == other.read_bytes()
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["networks"], summary["failed"]) == (len(good), failed)
     assert yaml.safe_load((directory / "config.yaml").read_text())["min_accuracy"] == least
@@ -228,7 +233,7 @@ def test_failed_networks_are_marked_and_chosen_anew(networks, script, tmp_path):
         *TOY, "--num_modes", 5, "--run_name", "chosen", "--min_accuracy", 0.999, "--resume"
     )
     assert hopeless.returncode == 2
-    assert "All networks are less accurate than 0.999" in hopeless.stderr
+    assert "All 5 networks are less accurate than 0.999" in hopeless.stderr
     gc.collect()
     again, _ = networks(5, "chosen", "--min_accuracy", 0, "--resume")
     assert again == every

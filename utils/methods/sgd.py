@@ -12,7 +12,7 @@ from utils.evaluation.metrics import accuracy
 from utils.methods.method import Method, Problem, Scores
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.samples import Points, mark_members
+from utils.posteriors.samples import KEPT, Points, mark_members
 from utils.report.figures import GREY, Look
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -60,13 +60,16 @@ class SGD(Method):
         return state, [{"epoch": state.epoch, "train_loss": losses.mean().item()}]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
-        """Return all networks, with their numbers and accuracies."""
+        """Return all networks, with numbers, accuracies and marks of those that have failed."""
         data, network = problem.data, problem.network
         accuracies = [
             accuracy(class_probabilities(network, weights, data.test_images), data.test_labels)
             for weights in state.weights
         ]
         members = {"modes": state.modes, ACCURACIES: torch.tensor(accuracies)}
+        kept = members[ACCURACIES] >= members[ACCURACIES].new_tensor(config.min_accuracy)
+        if not kept.all():
+            members[KEPT] = kept
         return Points(state.weights, network, members)
 
     def choose(self, places: Sequence[Path], config) -> None:
@@ -77,15 +80,15 @@ class SGD(Method):
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         if not len(posterior):
             raise UserError(
-                f"All networks are less accurate than {config.min_accuracy}: lower --min_accuracy, "
-                "or change the recipe."
+                f"All {config.num_modes} networks are less accurate than {config.min_accuracy}: give "
+                "a lower --min_accuracy with --resume, which trains nothing, or change the recipe."
             )
         scores = super().scores(problem, posterior, config, newest)
         failed = config.num_modes - len(posterior)
         summary = scores.summary | {"networks": len(posterior), "failed": failed}
         remark = f"{len(posterior)} networks"
         if config.min_accuracy:
-            remark += f"; {failed} are less accurate than {config.min_accuracy} and left out"
+            remark += f"; {failed or 'none'} less accurate than {config.min_accuracy}"
         if failed:
-            remark += " (--resume with a lower --min_accuracy takes them in)"
+            remark += " and left out (--resume with a lower --min_accuracy takes them in)"
         return scores._replace(summary=summary, remarks=[remark])
