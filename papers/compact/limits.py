@@ -27,6 +27,8 @@ def limit_tables(diagnostics: dict) -> list[Table | str]:
     tables.append(_similarity(limits["similarity"]))
     if limits["noise"]:
         tables.append(_noise(limits["noise"], diagnostics["ways"], names))
+    if limits.get("cross_fitted"):
+        tables.append(_cross_fitted(limits["cross_fitted"], names))
     return tables
 
 
@@ -117,6 +119,20 @@ def _noise(noise: dict, ways: dict, names: dict) -> Table:
         title="Variance left after rebasin, of samples and of noise",
         note="Live weights. What rebasin removes from networks of the prior is alignment of noise; "
         "these are as many as the study's samples, so they lose more the fewer they are.",
+    )  # fmt: skip
+
+
+def _cross_fitted(found: dict, names: dict) -> Table:
+    truth = next(iter(names.values()))
+    rows = [
+        [f"{truth} and {names[name]}", *(number(row[part], 3, "+") for part in row)]
+        for name, row in found.items()
+    ]
+    return Table(
+        ["", "μ", "σ", f"μ, networks from the prior in place of {truth}'s"], rows,
+        title="Weight by weight, cross-fitted",
+        note="Units are matched on half of the pixels, and the weights of the other half are "
+        "correlated, so alignment of noise has no part in it.",
     )  # fmt: skip
 
 

@@ -80,6 +80,22 @@ def test_permutations_beforehand_change_compact_form_by_one_overall_permutation(
     assert not torch.allclose(q_d_of(aligned(moved)).std, q_d_of(aligned(samples)).std)
 
 
+@pytest.mark.parametrize("method", ["activation", "contribution", "weight"])
+def test_where_fixed_weights_break_the_symmetry_rebasin_changes_nothing(method):
+    """Each unit has a fixed weight that no other has, and one class: q_d equals q_r."""
+    fixed = torch.zeros(NETWORK.num_weights)
+    first, _, last, _ = (slot.of(fixed) for slot in NETWORK.slots)
+    first[:12].fill_diagonal_(8)
+    first[12:, :8].fill_diagonal_(8)
+    first[torch.arange(12, 20), torch.arange(1, 9)] = 8  # a second pixel tells these from others
+    last[torch.arange(20) % 4, torch.arange(20)] = 3
+    noise = torch.stack([torch.randn(fixed.shape, generator=random(k)) for k in range(8)])
+    found = aligned(list(fixed + 0.3 * noise), method)
+    direct, rebased = found.direct().gaussian(), found.rebased().gaussian()
+    assert torch.equal(direct.mean, rebased.mean)
+    assert torch.equal(direct.std, rebased.std)
+
+
 def test_a_pass_predicts_and_keeps_what_is_watched():
     samples, _ = permuted(networks(9))
     found = aligned(samples)

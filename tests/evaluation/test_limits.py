@@ -7,6 +7,7 @@ from utils.data.datasets import Dataset
 from utils.evaluation.alignment import Aligned
 from utils.evaluation.limits import (
     COUNTS,
+    cross_fitted,
     dead_pixel_noise,
     draw_curve,
     extrapolate,
@@ -119,6 +120,21 @@ def test_units_of_samples_are_more_alike_than_those_of_the_prior_if_there_is_one
     assert (
         abs(difference) < 4 * (null["samples"]["error"] ** 2 + null["prior"]["error"] ** 2) ** 0.5
     )
+
+
+def test_weights_are_correlated_where_matching_did_not_look():
+    """The other posterior has the same means in another order; or weights of its own."""
+    network, where = NETWORK, setting(study_samples=6)
+    copies = noisy_copies(6, noise=0.1)
+    moved = any_permutation(network, 3).apply(copies[0])
+    same = Gaussian(moved, torch.full_like(moved, 0.1), network)
+    other = Gaussian(torch.randn(moved.shape, generator=random(8)), same.std, network)
+    candidates = {"hmc": Points(copies, network), "same": same, "other": other}
+    found = cross_fitted(where, candidates, "hmc")
+    assert found["same"]["mean"] > 0.9
+    assert abs(found["other"]["mean"]) < 0.4  # of 36 weights twice; 1 in 1,000 by chance
+    assert abs(found["same"]["null"]) < 0.4
+    assert cross_fitted(where, {"hmc": candidates["hmc"]}, "hmc") is None
 
 
 def test_noise_on_dead_pixels_reaches_whom_has_weights_there():

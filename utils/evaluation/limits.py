@@ -11,6 +11,7 @@ dead_pixels   predictions on test images with noise on pixels that are blank in 
 from collections.abc import Iterable, Iterator, Sequence
 
 from utils.evaluation.alignment import Aligned, RebasedSamples, spaced_positions
+from utils.evaluation.checks import fit_to, prior_network
 from utils.evaluation.metrics import (
     accuracy,
     agreement,
@@ -21,15 +22,17 @@ from utils.evaluation.metrics import (
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.views import Setting, Views
 from utils.evaluation.ways import WAYS, WayLimits, align_in_way
+from utils.evaluation.weight_space import marginal_gaussian
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.mixture import is_set
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior
 from utils.runs.seeding import generator
-from utils.symmetry.matching import RESPONSES, Stack
+from utils.symmetry.matching import RESPONSES, ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np
@@ -68,6 +71,7 @@ def find_limits(
             matching: unit_similarity(setting, samples, matching) for matching in RESPONSES
         },
         "noise": align_noise(setting, views, truth),
+        "cross_fitted": cross_fitted(setting, candidates, truth),
         "dead_pixels": dead_pixel_noise(setting, candidates, truth, views),
     }
 
@@ -258,6 +262,66 @@ def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
             found = align_in_way(way, networks, drawn[0].to(setting.device), limits).aligned
             left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
     return left
+
+
+# ---- weight by weight
+
+
+def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str) -> dict | None:
+    """Correlate μ and σ with the truth's over weights whose pixels had no part in the matching.
+
+    Units are matched by activation on images that show every other pixel; the weights of the other
+    pixels, which matching cannot make alike, are correlated. Both halves of the pixels take turns.
+    "null" has networks from the prior in place of the truth's samples: it should be 0.
+    """
+    pixels, config = setting.network.pixel_slot, setting.config
+    others = {name: each for name, each in candidates.items() if name != truth}
+    if pixels is None or not others:
+        return None
+    samples = _spaced(candidates[truth], setting)
+    drawn = [prior_network(setting, number).to(samples[0]) for number in range(len(samples))]
+    alive = setting.data.train_images.any(0).flatten()
+    found = {name: {"mean": [], "std": [], "null": []} for name in others}
+    for half in (0, 1):
+        shown = torch.arange(len(alive), device=alive.device) % 2 == half
+        images = setting.data.train_images[: config.study_images].flatten(1) * shown
+        images = images.reshape(-1, *setting.network.input_shape)
+        hidden = torch.zeros(setting.network.num_weights, dtype=torch.bool, device=alive.device)
+        pixels.of(hidden)[..., alive & ~shown] = True
+        ours, null = (_fit_on(setting, each, images) for each in (samples, drawn))
+        for name, posterior in others.items():
+            theirs = _gaussian_on(setting, posterior, images)
+            if theirs is None:
+                found.pop(name, None)
+                continue
+            for part, like in (("mean", ours), ("null", null)):
+                matcher = ActivationMatcher(setting.network, like.mean, images)
+                moved, _ = rebase_gaussian(setting.network, theirs, matcher)
+                found[name][part].append(correlation(like.mean[hidden], moved.mean[hidden]))
+                if part == "mean":
+                    found[name]["std"].append(correlation(like.std[hidden], moved.std[hidden]))
+    return {
+        name: {part: float(np.mean(values)) for part, values in parts.items()}
+        for name, parts in found.items()
+    }
+
+
+def _spaced(posterior: Posterior, setting: Setting) -> list[Tensor]:
+    chosen = spaced_positions(len(posterior), setting.config.study_samples)
+    return [posterior[position].to(setting.device) for position in chosen]
+
+
+def _fit_on(setting: Setting, samples: list[Tensor], images: Tensor) -> Gaussian:
+    """Return q_r of samples rebased to the first on these images."""
+    matcher = ActivationMatcher(setting.network, samples[0], images)
+    return fit_to(setting, samples, matcher, len(samples))[0].posterior
+
+
+def _gaussian_on(setting: Setting, posterior: Posterior, images: Tensor) -> Gaussian | None:
+    if is_set(posterior):
+        return _fit_on(setting, _spaced(posterior, setting), images)
+    gaussian = marginal_gaussian(posterior)
+    return gaussian and gaussian.to(setting.device)
 
 
 # ---- noise on dead pixels
