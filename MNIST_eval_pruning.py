@@ -4,10 +4,11 @@
     python MNIST_eval_pruning.py --eval runs/default/eval-MNIST-paper
 
 The mean network of every posterior keeps X % of its weights, those with the lowest σ (and, for
-comparison, the largest |μ|, the largest |μ|/σ, and random ones, ten times). The others are zero. A
-single network of HMC and of the ensemble is pruned by the same masks. "alive" repeats all this for
-the weights that are not behind dead pixels, those that are zero in all training images. The data
-say nothing about the weights of dead pixels, and no accuracy depends on them.
+comparison, the largest |μ|, the largest |μ|/σ, and random ones, ten times). The others are zero;
+with REPAIR units then get back the mean and deviation over images that they had. A single network
+of HMC and of the ensemble is pruned by the same masks. "alive" repeats all this for the weights
+that are not behind dead pixels, those that are zero in all training images. The data say nothing
+about the weights of dead pixels, and no accuracy depends on them.
 
 Leaves in its run directory pruning.json (curves, and the sparsity each reaches at 1 % and 5 % of
 lost accuracy), sigma_histograms.npz (σ before and after rebasin), and their figures.

@@ -279,7 +279,7 @@ def reference_table(diagnostics: dict) -> Table:
 
 ORDERS = {  # of weights, by which some are kept
     "std": "lowest σ", "abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ",
-    "random": "chance",
+    "random": "chance", "std_repaired": "lowest σ, with REPAIR,",
 }  # fmt: skip
 
 

@@ -5,16 +5,21 @@ import itertools
 from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import (
     KEPT_PERCENT,
+    REPAIR_ON,
+    REPAIRED,
+    Pruning,
     accuracy_curve,
     by_std,
     orders,
     prune,
+    repair_for,
     sparsity_at,
     without,
 )
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
+from utils.symmetry.repair import unit_moments
 
 import pytest
 import torch
@@ -111,3 +116,16 @@ def test_sparsity_is_where_accuracy_first_falls_so_far():
     assert sparsity_at([0.9] * len(KEPT_PERCENT), 0.01) == pytest.approx(0.99)
     better = [0.9, 0.95, 0.92, *[0.1] * 9]  # counts against the unpruned network, not the best
     assert sparsity_at(better, 0.01) == pytest.approx(0.2 + 0.1 * 0.03 / 0.82)
+
+
+def test_repair_gives_units_of_pruned_networks_the_moments_they_had(images):
+    network, weights = NETWORK, NETWORK.initial_weights(random())
+    order = torch.randperm(network.num_weights, generator=random(1))
+    pruning = Pruning("some mean", "some", REPAIRED, weights, [order])
+    repair = repair_for(network, pruning, images)
+    torch.testing.assert_close(repair(weights), weights, rtol=1e-4, atol=1e-5)
+    after = unit_moments(network, repair(prune(weights, order, 0.7)), images[:REPAIR_ON])
+    target = unit_moments(network, weights, images[:REPAIR_ON])
+    torch.testing.assert_close(after.means[0], target.means[0], rtol=1e-3, atol=1e-4)
+    unchanged = repair_for(network, Pruning("some mean", "some", "std", weights, [order]), images)
+    assert unchanged(weights) is weights

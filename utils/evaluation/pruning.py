@@ -1,7 +1,8 @@
 """Prune networks: in which order weights are kept, and what accuracy is left.
 
 An order ranks weights, the first to be kept. Keeping X % of them sets the others to zero in a copy.
-All masks of an order are nested. Chance is the average over several random orders.
+All masks of an order are nested. Chance is the average over several random orders. With REPAIR
+units of pruned networks get back the mean and deviation over training images that they had.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy
 from utils.evaluation.weight_space import WeightSpace
+from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
+from utils.symmetry.repair import repaired, unit_moments
 
 import numpy as np
 import torch
@@ -23,6 +26,8 @@ from torch import Tensor
 KEPT_PERCENT = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)  # as in the paper's Figure 5
 LOSSES = (0.01, 0.05)  # of accuracy, for which the sparsity is reported
 NUM_RANDOM = 10  # orders
+REPAIRED = "std_repaired"  # the criterion of networks pruned by σ and repaired
+REPAIR_ON = 2000  # training images
 
 
 def orders(posterior: Gaussian, random: torch.Generator) -> dict[str, list[Tensor]]:
@@ -72,11 +77,15 @@ def accuracy_curve(
     images: Tensor,
     labels: Tensor,
     on_point: Callable[[], None] = lambda: None,
+    repair: Callable[[Tensor], Tensor] = lambda pruned: pruned,
 ) -> list[float]:
-    """Return the accuracy with each of KEPT_PERCENT of the weights in the order kept."""
+    """Return the accuracy with each of KEPT_PERCENT of the weights in the order kept.
+
+    `repair` is applied to the pruned networks.
+    """
     curve = []
     for percent in KEPT_PERCENT:
-        pruned = prune(weights, order, percent / 100)
+        pruned = repair(prune(weights, order, percent / 100))
         curve.append(accuracy(class_probabilities(network, pruned, images), labels))
         on_point()
     return curve
@@ -125,6 +134,9 @@ def list_prunings(space: WeightSpace, seed: int) -> list[Pruning]:
         by_criterion = orders(gaussian, generator(seed, "random_order"))
         for criterion, several in by_criterion.items():
             prunings.append(Pruning(f"{by} mean", by, criterion, gaussian.mean, several))
+        if isinstance(space.network, MLP):
+            several = by_criterion["std"]
+            prunings.append(Pruning(f"{by} mean", by, REPAIRED, gaussian.mean, several))
     for by, gaussian in gaussians.items():
         order = [by_std(gaussian.std)]
         for name in space.singles:
@@ -151,12 +163,21 @@ def prune_all(
                 accuracies = [
                     accuracy_curve(
                         space.network, pruning.weights, order, data.test_images, data.test_labels,
-                        bar.update,
+                        bar.update, repair_for(space.network, pruning, data.train_images),
                     )
                     for order in several
                 ]  # fmt: skip
                 curves[part][pruning.name] = describe_curve(pruning, accuracies)
     return curves
+
+
+def repair_for(network: Network, pruning: Pruning, images: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return what is done to the pruned networks: REPAIR, or nothing."""
+    if pruning.criterion != REPAIRED:
+        return lambda pruned: pruned
+    some = images[:REPAIR_ON]
+    target = unit_moments(network, pruning.weights, some)
+    return lambda pruned: repaired(network, pruned, some, target)
 
 
 def describe_curve(pruning: Pruning, accuracies: list[list[float]]) -> dict:
