@@ -169,7 +169,7 @@ def quality_and_scores(source: Path) -> Figure:
         Line2D([], [], marker="o", linestyle="", color=COLORS[k % len(COLORS)], label=name)
         for k, name in enumerate(names)
     ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=min(8, len(names)))
+    drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(names)))
     return drawn
 
 
@@ -202,7 +202,7 @@ def reliability_diagrams(source: Path) -> Figure:
         axis.set(xlabel="confidence", ylabel="accuracy − confidence", title=title, xlim=(0, 1))
     lines = [line for axis in axes for line in axis.get_lines()]
     labels = {line.get_label(): line for line in lines if line.get_label() in names}
-    drawn.legend(labels.values(), labels, loc="outside lower center", ncols=min(8, len(labels)))
+    drawn.legend(labels.values(), labels, loc="outside lower center", ncols=min(4, len(labels)))
     return drawn
 
 
