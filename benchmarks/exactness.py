@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="directory of an HMC run that has its checkpoint")
     parser.add_argument("--tests", nargs="+", choices=TESTS, default=list(TESTS))
+    parser.add_argument("--forces", nargs="+", choices=FORCES, default=list(FORCES))
     parser.add_argument("--trajectories", type=int, default=16, help="of each force")
     parser.add_argument("--replicates", type=int, default=100, help="exact starts")
     parser.add_argument("--transitions", type=int, default=1, help="from each exact start")
@@ -85,7 +86,7 @@ def main() -> None:
     for test in options.tests:
         found = TESTS[test](run, options)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        results.setdefault(name, {})[test] = found
+        results.setdefault(name, {}).setdefault(test, {}).update(found)
         save_json(RESULTS, results)
         print(f"{test} of {name}:\n{json.dumps(found, indent=2)}")
 
@@ -102,7 +103,7 @@ def counted(count: int, title: str) -> Iterator[int]:
 
 
 def reversal(run: FinishedRun, options) -> dict:
-    return {force: of_force(run, force, options.trajectories) for force in FORCES}
+    return {force: of_force(run, force, options.trajectories) for force in options.forces}
 
 
 def of_force(run: FinishedRun, force: str, count: int) -> dict:

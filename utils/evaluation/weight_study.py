@@ -1,7 +1,8 @@
 """How the weights of posteriors mix, compare with the prior, and compare with each other.
 
 A pixel is dead if it is zero in all training images. The data say nothing about its weights: their
-posterior is the prior, whatever the network. They are the known answer in every run.
+posterior is the prior, whatever the network. No force of the likelihood reaches them, so they check
+moments and rebasin, and not the sampler.
 """
 
 from utils.evaluation.diagnostics import MIN_DRAWS, diagnose, ess_mean
