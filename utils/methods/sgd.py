@@ -80,8 +80,9 @@ class SGD(Method):
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         if not len(posterior):
             raise UserError(
-                f"All {config.num_modes} networks are less accurate than {config.min_accuracy}: give "
-                "a lower --min_accuracy with --resume, which trains nothing, or change the recipe."
+                f"All {config.num_modes} networks are less accurate than {config.min_accuracy}: "
+                "give a lower --min_accuracy with --resume, which trains nothing, or change the "
+                "recipe."
             )
         scores = super().scores(problem, posterior, config, newest)
         failed = config.num_modes - len(posterior)
