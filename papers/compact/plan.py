@@ -27,7 +27,7 @@ STEPS = (
     ),
     Step(
         "MNIST_eval", "eval",
-        plans(Plan("quick", 20), Plan("laptop", 5 * MINUTE), Plan("paper", 11 * MINUTE)),
+        plans(Plan("quick", 32), Plan("laptop", 50 * MINUTE), Plan("paper", 2 * HOUR)),
         inputs=(("hmc", "HMC"), ("ensemble", "ensemble"), ("vi", "VI")),
     ),
     Step(
