@@ -129,7 +129,7 @@ def test_a_stop_saves_all_transitions_that_were_finished(
     script, stopped_script, tmp_path, monkeypatch
 ):
     """Also those since the last checkpoint, of which there is none yet here."""
-    arguments = (*FIXED, "--checkpoint_seconds", 1000, "--run_name")
+    arguments = (*FIXED, "--reversal_every", 0, "--checkpoint_seconds", 1000, "--run_name")
     whole = script("MNIST_HMC", *arguments, "whole")
     assert whole.returncode == 0, whole.stderr
     closed = []
@@ -153,7 +153,7 @@ def test_killed_within_a_transition_the_chains_make_it_again(script, tmp_path, m
     sizes = ("--hidden_sizes", 64, "--anchored_epochs", 60, "--step_size", 0.001)
     arguments = (
         *FIXED, *sizes, "--num_chains", 3, "--force", "listed", "--safe_margin", 8,
-        "--checkpoint_seconds", 0, "--run_name",
+        "--checkpoint_seconds", 0, "--reversal_every", 0, "--run_name",
     )  # fmt: skip
     whole = script("MNIST_HMC", *arguments, "whole")
     assert whole.returncode == 0, whole.stderr
