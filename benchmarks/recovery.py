@@ -15,7 +15,7 @@ import harness
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.report.figures import BLUE, GREEN, PURPLE, panels, styled
+from utils.report.figures import BLUE, GREEN, ORANGE, PURPLE, panels, styled
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
 from utils.symmetry.matching import METHODS, make_matcher
@@ -70,6 +70,7 @@ def draw(source: Path) -> Figure:
     figure, (axes,) = panels(1, len(results["recovered"]), height=3)
     looks = {
         "activation": {"color": BLUE, "linestyle": "-", "marker": "s"},
+        "contribution": {"color": ORANGE, "linestyle": "-.", "marker": "o"},
         "weight": {"color": GREEN, "linestyle": "--", "marker": "^"},
         "cosine": {"color": PURPLE, "linestyle": ":", "marker": "v"},
     }
