@@ -99,7 +99,8 @@ class EvaluationConfig(Config):
         minimum=0,
     )
     further: list[str] = option(
-        list(FURTHER), f"further columns of the truth's q_r, some of: {', '.join(FURTHER)}; or none"
+        list(FURTHER),
+        f"further columns of the truth's q_r, some of: {', '.join(FURTHER)}; in YAML [] for none",
     )
     further_refits: int = option(
         10, "refits behind the errors of further columns; 0: no such errors", minimum=0
