@@ -264,7 +264,7 @@ def test_the_slurm_script(as_user):
 def test_no_command_is_left_out():
     """Every command is of a kind that some test here, or test_readme_sweeps, runs."""
     assert len(commands()) > 45
-    assert len(TORCHRUN) == 5
+    assert len(TORCHRUN) == 6
     assert set(commands_of("sbatch")) == {"sbatch hmc.sh", "sbatch networks.sh"}
     assert {line.split()[1] for line in commands_of("wandb")} <= {"sweep", "sync"}
     assert {step.script for step in reproduce.STEPS} <= {file_of(c)[:-3] for c in PYTHON}
