@@ -22,7 +22,13 @@ from typing import NamedTuple
 from papers.compact import bias_figures
 from utils.data.datasets import load_dataset
 from utils.evaluation.bias import Bias, bias
-from utils.evaluation.candidates import open_candidate, prior_in, temperature_of
+from utils.evaluation.candidates import (
+    Candidate,
+    check_data,
+    open_candidate,
+    prior_in,
+    temperature_of,
+)
 from utils.evaluation.functionals import functional_names, functionals
 from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
 from utils.evaluation.predictions import PartAverages, PartPredictions
@@ -33,6 +39,7 @@ from utils.methods.method import Problem
 from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
+from utils.posteriors.mixture import is_set
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -92,7 +99,9 @@ def main(config: BiasConfig) -> None:
     candidate = open_candidate("hmc", "HMC", path, most=config.num_hmc)
     num_train = candidate.run.data.get("num_train")
     network = candidate.posterior.network
+    check_exact(candidate)
     data = load_dataset(config.dataset, config.data_dir, num_train)
+    check_data(candidate, data)
     data = inputs_for(network, data).to(device)
     prior = prior_in(candidate, len(data.train_labels), device)
     problem = Problem(network, data, prior, device, None, temperature_of(candidate))
@@ -103,6 +112,18 @@ def main(config: BiasConfig) -> None:
     run.finish({"cells": cells})
     print_table(bias_figures.bias_rows(cells))
     print(f"Saved in {run.directory}")
+
+
+def check_exact(candidate: Candidate) -> None:
+    """Refuse a distribution, and chains too short for an effective sample size."""
+    posterior, path = candidate.posterior, candidate.run.path
+    if not is_set(posterior):
+        raise UserError(f"{path} has a {candidate}, but no samples: give a run of HMC to --hmc.")
+    if len(posterior) // posterior.num_chains < MIN_SAMPLES:
+        raise UserError(
+            f"Of {path} {candidate} are used, but at least {MIN_SAMPLES} of each chain are needed: "
+            "give a longer run to --hmc, or a larger --num_hmc."
+        )
 
 
 # ---- all cells

@@ -57,3 +57,13 @@ def test_the_figure_and_the_table(records):
     rows = bias_rows(cells)
     assert {len(row) for row in rows} == {len(rows[0])}
     assert rows[-1][2] == "diverged"
+
+
+def test_chains_that_are_too_few_or_no_chains_are_refused(evaluated, script):
+    runs = evaluated / "default"
+    thinned = script("sampler_bias", "--hmc", str(runs / "HMC-MNIST-quick"), "--num_hmc", "8")
+    assert thinned.returncode == 2
+    assert "at least 8 of each chain" in thinned.stderr
+    gaussian = script("sampler_bias", "--hmc", str(runs / "VI-MNIST-quick"))
+    assert gaussian.returncode == 2
+    assert "no samples" in gaussian.stderr

@@ -143,3 +143,17 @@ def test_committed_gold_standards(path):
     assert gold.about["name"] == path.stem
     assert "meet the criteria" in path.with_suffix(".md").read_text()
     assert path.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("name", ["quantities.npy", "trace.jsonl", "chains.json", "config.yaml"])
+def test_damaged_chains_make_no_gold_standard(chain, command, tmp_path, name):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(chain, damaged)
+    size = (damaged / name).stat().st_size
+    with open(damaged / name, "r+b") as file:
+        file.truncate(0 if name == "config.yaml" else size // 2)
+    arguments = ("--name", "toy", "--out_dir", tmp_path / "gold", "--preliminary")
+    done = command("checkpoints.py", "gold", damaged, *arguments)
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert not (tmp_path / "gold").exists()

@@ -64,6 +64,12 @@ def test_draws_that_are_all_alike_agree_however_many_there_are():
     assert found["limit"]["agreement"] == pytest.approx(1)
 
 
+def test_few_draws_have_no_limit():
+    each = torch.tensor([[0.7, 0.3]], dtype=torch.float64)
+    assert draw_curve([each] * 3, each) == {"rows": [], "limit": None}
+    assert draw_curve([each] * 10, each)["limit"] is None
+
+
 def test_agreement_rises_with_the_number_of_draws():
     """Each draw votes for the right class with probability 0.6: the average of many is right."""
     right = torch.rand(200, 500, generator=random(0)) < 0.6

@@ -112,3 +112,12 @@ def test_a_tempered_prior_is_the_prior_of_the_divided_potential():
     (weights,) = vectors(1)
     tempered = Prior(0.3).tempered(0.2)
     assert tempered.potential(weights) == pytest.approx(Prior(0.3).potential(weights) / 0.2)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"prior_std": 1e30}, {"prior_std": [1.0, 1e-30]}, {"weight_decay": 1e-300}]
+)
+def test_deviations_that_float32_cannot_square_are_refused(settings):
+    with pytest.raises(UserError, match="deviation"):
+        prior_of(settings, MLP((4, 3, 2)), 50)
+    assert prior_of({"weight_decay": 0.0}, MLP((4, 3, 2)), 50).std == math.inf

@@ -104,6 +104,14 @@ def test_archives_and_damaged_layouts_are_refused(tmp_path):
         open_samples(two / "samples.npz")
 
 
+def test_an_archive_is_no_list_of_checksums(tmp_path):
+    make_samples(tmp_path, 4)
+    with open(tmp_path / "checksums.npy", "wb") as file:
+        np.savez(file, checksums=np.zeros(4))
+    with pytest.raises(UserError, match="remove it to do without"):
+        open_samples(tmp_path)
+
+
 def test_what_is_missing_is_named(tmp_path):
     make_samples(tmp_path / "a", 3)
     (tmp_path / "a" / "samples.npy").write_bytes(b"no array")

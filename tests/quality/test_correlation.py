@@ -119,3 +119,10 @@ def test_two_orders_by_kendall():
     assert kendall(first, first, [0] * 6 + [1] * 6, random, draws=20) == pytest.approx((1, 1, 1))
     noise = kendall(first, random.permutation(first), range(12), random, draws=200)
     assert noise.low < 0 < noise.high
+
+
+@pytest.mark.filterwarnings("error")
+def test_pairs_that_are_all_equal_have_no_correlation():
+    equal = np.ones((6, 6)) - np.eye(6)
+    distances = np.abs(np.subtract.outer(np.arange(6), np.arange(6))).astype(float)
+    assert np.isnan(pair_correlation(equal, distances, np.random.default_rng(0), draws=5).rho)

@@ -107,9 +107,10 @@ def test_labels_have_a_checksum(gold_file, tmp_path):
     with np.load(gold_file) as archive:
         arrays = dict(archive)
     assert json.loads(arrays["about"].tobytes())["labels_sha256"] == checksum_of_labels(LABELS)
-    np.savez(gold_file, **arrays | {"labels": arrays["labels"][::-1]})
-    with pytest.raises(UserError, match="damaged"):
-        read_gold(gold_file)
+    for name, damaged in (("labels", arrays["labels"][::-1]), ("sizes", arrays["sizes"][:-1])):
+        np.savez(gold_file, **arrays | {name: damaged})
+        with pytest.raises(UserError, match="damaged"):
+            read_gold(gold_file)
 
 
 def test_files_of_predictions(gold, tmp_path):

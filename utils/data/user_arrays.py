@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from utils.runs.errors import UserError, reason
+from utils.runs.files import UNREADABLE
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def read_labels(path: Path, count: int, num_classes: int) -> Tensor:
 def _read_numbers(path: Path, kinds: str) -> np.ndarray:
     try:
         array = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise UserError(f"Cannot read the array {path}: {reason(error)}.") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
         kind = "whole numbers" if "f" not in kinds else "numbers"

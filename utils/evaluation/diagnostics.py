@@ -221,12 +221,17 @@ class Quantities:
         invariants = functionals(self._network, weights)
         return torch.cat([torch.stack(scalars), wrong, *projections, invariants]).cpu()
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The numbers of quantities that versions measure: without and with invariants."""
+        return len(self.names) - len(functional_names(self._network)), len(self.names)
+
     def complete(self, measured: np.ndarray, samples: np.ndarray) -> np.ndarray:
         """Return the numbers of all samples, with invariants if an earlier version left them out.
 
         Rows that are still to be filled are 0 in both arrays, and stay so.
         """
-        count = len(self.names) - len(functional_names(self._network))
+        count = min(self.widths)
         if measured.shape[1] != count:
             return measured
         whole = np.zeros((len(measured), len(self.names)))

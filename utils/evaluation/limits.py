@@ -102,8 +102,10 @@ def draw_curve(drawn: Iterable[Tensor], truth: Tensor) -> dict:
         for number, name in enumerate(("agreement", "total_variation")):
             row |= {name: float(scores[:, number].mean()), f"{name}_error": error[number]}
         rows.append(row)
+    if len(rows) <= 2:  # too few for a line
+        return {"rows": rows, "limit": None}
     limits = {name: extrapolate(rows, name) for name in ("agreement", "total_variation")}
-    return {"rows": rows, "limit": limits if len(rows) > 2 else None}
+    return {"rows": rows, "limit": limits}
 
 
 def extrapolate(rows: Sequence[dict], name: str) -> float:

@@ -33,7 +33,7 @@ class PriorConfig(NetworkConfig):
         minimum=0,
     )
     temperature: float = option(
-        1.0, "T of the posterior exp(−U/T); modes do not depend on it", above=0
+        1.0, "T of the posterior exp(−U/T); modes do not depend on it", minimum=1e-12, below=1e12
     )
     num_valid: int = option(
         0, "hold out the last so many training images; the summary has the scores on them, to "

@@ -152,7 +152,7 @@ def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
     try:
         with np.load(path) as archive:
             return {name: torch.from_numpy(archive[name]) for name in archive.files}
-    except (*UNREADABLE, AttributeError) as error:  # a single array is no archive
+    except UNREADABLE as error:  # a single array is no archive
         raise UserError(f"Cannot read {path} ({reason(error)}): {remedy}.") from None
 
 

@@ -15,6 +15,8 @@ from utils.runs.errors import UserError
 import torch
 from torch import Tensor
 
+MAX_STD = 1e9  # float32 holds its square, and the inverse of that, at any temperature, too
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -73,9 +75,20 @@ def prior_of(
         std = _std(num_points * settings["weight_decay"])
     if settings.get("prior_precision") is not None:
         std = _std(settings["prior_precision"])
+    refuse_extreme(std)
     if isinstance(std, float | int) and not network.has_buffers:
         return Prior(float(std))
     return Prior(by_layer(network, std).to(device))
+
+
+def refuse_extreme(std: float | list[float]) -> None:
+    """Refuse deviations whose squares or inverse squares float32 cannot hold."""
+    for each in std if isinstance(std, list) else [std]:
+        if not (1 / MAX_STD <= each <= MAX_STD or each == math.inf):
+            raise UserError(
+                f"The prior would have the deviation {each:.3g}: choose prior_std, or "
+                f"weight_decay, such that it is between {1 / MAX_STD:g} and {MAX_STD:g}."
+            )
 
 
 def by_layer(network: Network, std: float | list[float]) -> Tensor:

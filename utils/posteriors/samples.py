@@ -1,6 +1,7 @@
 """Posteriors that are sets of weight vectors, on disk or in memory."""
 
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -140,11 +141,12 @@ def read_checksums(beside: Path, count: int) -> np.ndarray | None:
         return None
     try:
         checksums = np.load(path)
+        shape = checksums.shape
     except UNREADABLE as error:
         raise UserError(f"Cannot read {path} ({reason(error)}): remove it to do without.") from None
-    if checksums.shape != (count,):
+    if shape != (count,):
         raise UserError(
-            f"{path} has {len(checksums)} checksums, but {beside} {count} weight vectors: if you "
+            f"{path} has {math.prod(shape)} checksums, but {beside} {count} weight vectors: if you "
             "have changed these, remove the checksums."
         )
     return checksums
@@ -158,7 +160,7 @@ def read_members(beside: Path) -> dict[str, np.ndarray]:
             return dict(archive)
     except FileNotFoundError:
         return {}
-    except (*UNREADABLE, AttributeError) as error:
+    except UNREADABLE as error:
         raise UserError(f"Cannot read {path} ({reason(error)}): copy or make it anew.") from None
 
 
@@ -207,7 +209,7 @@ def open_samples(
     try:
         array = np.load(path, mmap_mode="r")
         shape, kind = array.shape, array.dtype.kind
-    except (*UNREADABLE, AttributeError) as error:  # an archive of arrays has no shape
+    except UNREADABLE as error:  # an archive of arrays has no shape
         raise UserError(
             f"Cannot read the samples {path}: {reason(error)}. Give a run that leaves some, or a "
             "samples.npy of [samples, weights]."

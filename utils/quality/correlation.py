@@ -157,7 +157,8 @@ def _symmetric(values: np.ndarray, pairs: tuple, size: int) -> np.ndarray:
 
 def _of_pairs(first: np.ndarray, second: np.ndarray) -> float:
     """Return Pearson's correlation of matrices of mean 0 with a diagonal of 0."""
-    return float((first * second).sum() / math.sqrt((first**2).sum() * (second**2).sum()))
+    with np.errstate(invalid="ignore"):  # NaN if all pairs are equal
+        return float((first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum()))
 
 
 def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
@@ -177,6 +178,7 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
         without_each(each**2) / remaining - mean**2
         for each, mean in zip((first, second), means, strict=True)
     ]
-    rho = covariance / np.sqrt(variances[0] * variances[1])
+    with np.errstate(invalid="ignore", divide="ignore"):  # all that is left may be equal
+        rho = covariance / np.sqrt(variances[0] * variances[1])
     z = np.arctanh(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
     return float(np.sqrt((size - 1) * z.var()))

@@ -99,7 +99,7 @@ def read_gold(path: Path) -> Gold:
             logarithms, sizes, labels = (torch.from_numpy(archive[name]) for name in names)
         parts = logarithms.double().softmax(-1)
         gold = Gold(PartPredictions(parts, sizes), labels.long(), about)
-        whole = gold.shape[0] == len(labels) and about["name"]
+        whole = gold.shape[0] == len(labels) and len(parts) == len(sizes) and about["name"]
     except UNREADABLE as error:
         raise UserError(f"Cannot read the gold standard {path}: {reason(error)}.") from None
     if not whole or checksum_of_labels(labels) != about.get("labels_sha256"):

@@ -17,8 +17,8 @@ from utils.evaluation.diagnostics import (
 from utils.networks.network import Network
 from utils.report.card import portable
 from utils.report.chain import NAMES
-from utils.runs.errors import UserError
-from utils.runs.files import jsonable, read_mapping, read_records
+from utils.runs.errors import UserError, reason
+from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
 from utils.runs.lookup import PastRun
 
 import numpy as np
@@ -57,15 +57,17 @@ def chain_facts(run: PastRun, network: Network, test_labels: Tensor) -> dict:
 
 
 def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
-    folder, layout = run.directory, read_mapping(run.directory / "chains.json")
+    folder, layout = run.directory, _layout(run)
     chains, stored = layout["num_chains"], layout["stored_per_chain"]
     if stored < MIN_DRAWS:
         raise UserError(f"{folder} has {stored} samples of each chain, too few to be diagnosed.")
     quantities = Quantities(network, test_labels, run.config["seed"])
-    files = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("quantities", "samples"))
-    draws = quantities.complete(*files).reshape(chains, -1, len(quantities.names))[:, :stored]
+    measured = _array(folder / "quantities.npy", chains, quantities.widths)
+    samples = _array(folder / "samples.npy", chains, (network.num_weights,))
+    whole = quantities.complete(measured, samples)
+    draws = whole.reshape(chains, -1, len(quantities.names))[:, :stored]
     found = diagnose_all(np.asarray(draws), quantities.names, hours=1.0)
-    kept = [each for each in read_records(folder / "trace.jsonl") if not each["burnin"]]
+    kept = _transitions(folder / "trace.jsonl")
     steps = sum(each["num_steps"] for each in kept)
     balance, error = energy_balance([each["delta_energy"] for each in kept])
     names = ("largest_rhat", "smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares")
@@ -83,6 +85,45 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
         "violations_per_step": sum(each["violations"] for each in kept) / steps,
         "energy_balance": [balance, error],
     }  # fmt: skip
+
+
+def _layout(run: PastRun) -> dict:
+    """Return chains.json, which with the seed of config.yaml says how the chains were made."""
+    layout = read_mapping(run.directory / "chains.json")
+    for file, known, keys in (
+        ("chains.json", layout, ("num_chains", "stored_per_chain")),
+        ("config.yaml", run.config, ("seed",)),
+    ):
+        if not all(isinstance(known.get(key), int) for key in keys):
+            raise _incomplete(run.directory / file, f"it needs {' and '.join(keys)}")
+    return layout
+
+
+def _array(path: Path, chains: int, widths: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r")
+        rows, width = array.shape
+        whole = width in widths and array.dtype.kind == "f" and rows % chains == 0
+    except UNREADABLE as error:
+        raise _incomplete(path, reason(error)) from None
+    if not whole:
+        raise _incomplete(path, f"it is not of {chains} chains of this network")
+    return array
+
+
+def _transitions(path: Path) -> list[dict]:
+    """Return the records of the transitions after burn-in."""
+    try:
+        kept = [each for each in read_records(path) if not each["burnin"]]
+    except UNREADABLE as error:
+        raise _incomplete(path, reason(error)) from None
+    if not kept:
+        raise _incomplete(path, "it has no transitions after burn-in")
+    return kept
+
+
+def _incomplete(path: Path, why: str) -> UserError:
+    return UserError(f"Cannot check the chains by {path}: {why}. Copy the whole run again.")
 
 
 # ---- text

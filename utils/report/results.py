@@ -12,7 +12,7 @@ from utils.runs.lookup import identify, other_inputs
 import yaml
 
 # What reading results raises if they are incomplete or in the format of another version.
-DAMAGED = (*UNREADABLE, AttributeError, IndexError)
+DAMAGED = (*UNREADABLE, IndexError)
 
 
 class Missing(UserError):

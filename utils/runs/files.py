@@ -5,6 +5,7 @@ import math
 import os
 import secrets
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +17,12 @@ import torch
 import yaml
 from torch import Tensor
 
-# Raised on reading a file that is missing, truncated, or of another format.
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+# Raised on reading a file that is missing, truncated, or of another format: an archive in place of
+# an array has no shape, for example.
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 # ---- whole or absent
@@ -234,9 +239,10 @@ def _array_start(path: Path, shape: tuple[int, int], dtype: np.dtype) -> int:
     """Return the position of the first row in an array file, which must be whole."""
     try:
         array = np.load(path, mmap_mode="r")
-    except (FileNotFoundError, ValueError, EOFError):
+        whole = (array.shape, array.dtype) == (shape, dtype)
+    except UNREADABLE:
         raise _damaged(path) from None
-    if (array.shape, array.dtype) != (shape, dtype):
+    if not whole:
         raise _damaged(path)
     return array.offset
 

@@ -24,7 +24,7 @@ from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import save_kind
 from utils.report import figures
 from utils.runs.errors import UserError
-from utils.runs.files import ArrayFile, RecordFile, write_atomically
+from utils.runs.files import UNREADABLE, ArrayFile, RecordFile, write_atomically
 from utils.runs.progress import check_space
 from utils.runs.run import Run
 
@@ -64,13 +64,14 @@ def make_room(path: Path, chains_before: int, rows: int, num_chains: int) -> boo
     """
     try:
         before = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError):
+        _, width = before.shape
+    except UNREADABLE:
         return False
     if len(before) >= rows or len(before) % chains_before:
         return num_chains > chains_before
 
     def write(file) -> None:
-        shape = (num_chains, rows // num_chains, before.shape[1])
+        shape = (num_chains, rows // num_chains, width)
         header = {"descr": before.dtype.str, "fortran_order": False, "shape": (rows, shape[2])}
         np.lib.format.write_array_header_1_0(file, header)
         for chain in np.split(before, chains_before):
