@@ -15,7 +15,6 @@ LOOKS = {  # by column and score
     ("q_r", "sample"): (Look(ORANGE, "--", "s"), "q_r"),
     ("q_r", "mean"): (Look(GREEN, ":", "^"), "μ_r"),
 }
-NAMES = {"agreement": "agreement with HMC", "total_variation": "TV to HMC"}
 
 
 @figure(
@@ -32,8 +31,8 @@ def prior_width(source: Path) -> Figure:
                                       ("q_r", "mean_accuracy")]),
         (axes[0, 1], "NLL [nats]", [("hmc", "nll"), ("q_r", "nll")]),
         (axes[0, 2], "ECE", [("hmc", "ece"), ("q_r", "ece")]),
-        (axes[1, 0], NAMES["agreement"], [("q_r", "agreement")]),
-        (axes[1, 1], NAMES["total_variation"], [("q_r", "total_variation")]),
+        (axes[1, 0], "agreement with HMC", [("q_r", "agreement")]),
+        (axes[1, 1], "TV to HMC", [("q_r", "total_variation")]),
     ]  # fmt: skip
     for axis, label, lines in rows:
         for column, name in lines:

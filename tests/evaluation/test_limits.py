@@ -7,8 +7,6 @@ from utils.data.datasets import Dataset
 from utils.evaluation.alignment import Aligned
 from utils.evaluation.limits import (
     COUNTS,
-    cross_fitted,
-    dead_pixel_noise,
     draw_curve,
     extrapolate,
     held_out,
@@ -16,6 +14,7 @@ from utils.evaluation.limits import (
     split_half,
     unit_similarity,
 )
+from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
 from utils.evaluation.predictions import DIRECT, REBASED, Column
 from utils.evaluation.views import EvaluationConfig, Fit, Setting, Views
 from utils.networks.mlp import MLP

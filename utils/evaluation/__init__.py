@@ -10,13 +10,14 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     bias               chains that are not exact beside chains that are
     alignment          one pass over samples: rebasin, predictions and moments
     ways             further ways of rebasin, and what each of them leaves
-    refinements      a scale of a Gaussian's deviations, REPAIR of its networks
+    refinements        a scale of a Gaussian's deviations, REPAIR of its networks
     weight_study       groups of weights, their mixing, and how they compare with the prior
     views              the setting of an evaluation, and the distributions behind the columns
     standard_errors    how uncertain every cell of the table is
     weight_space       means and deviations of all posteriors in one frame
     checks             what diagnostics.json holds; q_r with other references, and of the prior
-    limits           what q_r's numbers are worth: draws, halves, matched units, blank pixels
+    pixels             weights cross-fitted over pixels, noise on dead pixels
+    limits             what q_r's numbers are worth: draws, halves, matched units
     evaluate           all of it: posteriors compared with one of them
     candidates         the posteriors that a user asks to compare, opened and checked
     pruning            which weights to keep, and what accuracy is left

@@ -1,38 +1,31 @@
-"""What q_r's numbers are worth: draws, chains in halves, matched units, noise where data are blank.
+"""What q_r's numbers are worth: draws, chains in halves, matched units.
 
 draws         agreement and TV of q_r by the number of draws, extrapolated to infinitely many
 reliability   how μ_r and σ_r of one half of the chain correlate with those of the other half
 held_out      distributions fitted to the first half and compared with the second half's samples
 similarity    cosines of matched units: of samples, and of networks from the prior
 noise         what alignment alone does to networks from the prior, in every way of rebasin
-dead_pixels   predictions on test images with noise on pixels that are blank in training
+
+`pixels` has the rest: cross_fitted and dead_pixels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from utils.evaluation.alignment import Aligned, RebasedSamples, spaced_positions
-from utils.evaluation.checks import fit_to, prior_network
-from utils.evaluation.metrics import (
-    accuracy,
-    agreement,
-    calibration_error,
-    mean_nll,
-    total_variation,
-)
+from utils.evaluation.checks import prior_network
+from utils.evaluation.metrics import accuracy, agreement, mean_nll, total_variation
+from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.views import Setting, Views
-from utils.evaluation.ways import WAYS, WayLimits, align_in_way
-from utils.evaluation.weight_space import marginal_gaussian
+from utils.evaluation.ways import WAYS, align_in_way
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
-from utils.posteriors.mixture import is_set
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior
 from utils.runs.seeding import generator
-from utils.symmetry.matching import RESPONSES, ActivationMatcher, Stack
+from utils.symmetry.matching import RESPONSES, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np
@@ -40,7 +33,6 @@ import torch
 from torch import Tensor
 
 COUNTS = (5, 10, 20, 50, 100, 200)  # of draws
-NOISE = (0.0, 0.25, 0.5, 1.0, 2.0)  # deviations on dead pixels, whose values lie in [0, 1]
 
 
 def find_limits(
@@ -206,10 +198,7 @@ def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]
     images = setting.data.train_images[: config.study_images]
     positions = spaced_positions(len(samples), 2 * config.num_pairs)
     of_chain = [samples[position].to(setting.device) for position in positions]
-    of_prior = [
-        setting.prior.draw(network, generator(config.seed, "prior_network", number)).to(of_chain[0])
-        for number in range(len(positions))
-    ]
+    of_prior = [prior_network(setting, k).to(of_chain[0]) for k in range(len(positions))]
     half = len(positions) // 2
     kinds = {
         "samples": (of_chain[:half], of_chain[half:]),
@@ -245,18 +234,12 @@ def matched_cosine(
 
 def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
     """Return by way the variance that is left of networks from the prior, relative to before."""
-    config, network = setting.config, setting.network
-    drawn = [
-        setting.prior.draw(network, generator(config.seed, "prior_network", number))
-        for number in range(config.study_samples)
-    ]
+    network = setting.network
+    drawn = [prior_network(setting, number) for number in range(setting.config.study_samples)]
     unmoved = [Transformation(network)] * len(drawn)
     networks = RebasedSamples(network, drawn, unmoved, setting.device)
     before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
-    limits = WayLimits(
-        setting.data.train_images[: config.study_images], config.consensus_images,
-        config.further_rounds, config.study_samples, 1,
-    )  # fmt: skip
+    limits = setting.way_limits(num_blocks=1)
     left = {}
     for column in views.ways:
         if column.method == truth:
@@ -264,115 +247,3 @@ def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
             found = align_in_way(way, networks, drawn[0].to(setting.device), limits).aligned
             left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
     return left
-
-
-# ---- weight by weight
-
-
-def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str) -> dict | None:
-    """Correlate μ and σ with the truth's over weights whose pixels had no part in the matching.
-
-    Units are matched by activation on images that show every other pixel; the weights of the other
-    pixels, which matching cannot make alike, are correlated. Both halves of the pixels take turns.
-    "null" has networks from the prior in place of the truth's samples: it should be 0.
-    """
-    pixels, config = setting.network.pixel_slot, setting.config
-    others = {name: each for name, each in candidates.items() if name != truth}
-    if pixels is None or not others:
-        return None
-    samples = _spaced(candidates[truth], setting)
-    drawn = [prior_network(setting, number).to(samples[0]) for number in range(len(samples))]
-    alive = setting.data.train_images.any(0).flatten()
-    found = {name: {"mean": [], "std": [], "null": []} for name in others}
-    for half in (0, 1):
-        shown = torch.arange(len(alive), device=alive.device) % 2 == half
-        images = setting.data.train_images[: config.study_images].flatten(1) * shown
-        images = images.reshape(-1, *setting.network.input_shape)
-        hidden = torch.zeros(setting.network.num_weights, dtype=torch.bool, device=alive.device)
-        pixels.of(hidden)[..., alive & ~shown] = True
-        ours, null = (_fit_on(setting, each, images) for each in (samples, drawn))
-        for name, posterior in others.items():
-            theirs = _gaussian_on(setting, posterior, images)
-            if theirs is None:
-                found.pop(name, None)
-                continue
-            for part, like in (("mean", ours), ("null", null)):
-                matcher = ActivationMatcher(setting.network, like.mean, images)
-                moved, _ = rebase_gaussian(setting.network, theirs, matcher)
-                found[name][part].append(correlation(like.mean[hidden], moved.mean[hidden]))
-                if part == "mean":
-                    found[name]["std"].append(correlation(like.std[hidden], moved.std[hidden]))
-    return {
-        name: {part: float(np.mean(values)) for part, values in parts.items()}
-        for name, parts in found.items()
-    }
-
-
-def _spaced(posterior: Posterior, setting: Setting) -> list[Tensor]:
-    chosen = spaced_positions(len(posterior), setting.config.study_samples)
-    return [posterior[position].to(setting.device) for position in chosen]
-
-
-def _fit_on(setting: Setting, samples: list[Tensor], images: Tensor) -> Gaussian:
-    """Return q_r of samples rebased to the first on these images."""
-    matcher = ActivationMatcher(setting.network, samples[0], images)
-    return fit_to(setting, samples, matcher, len(samples))[0].posterior
-
-
-def _gaussian_on(setting: Setting, posterior: Posterior, images: Tensor) -> Gaussian | None:
-    if is_set(posterior):
-        return _fit_on(setting, _spaced(posterior, setting), images)
-    gaussian = marginal_gaussian(posterior)
-    return gaussian and gaussian.to(setting.device)
-
-
-# ---- noise on dead pixels
-
-
-def dead_pixel_noise(
-    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
-) -> dict | None:
-    """Return accuracy, ECE and NLL of posteriors with noise on pixels that are blank in training.
-
-    HMC keeps the prior's weights there, so noise goes straight into its predictions (Izmailov et
-    al. 2021, "Dangers of Bayesian model averaging under covariate shift").
-    """
-    blank = ~setting.data.train_images.any(0)
-    if setting.network.pixel_slot is None or not blank.any():
-        return None
-    config, data = setting.config, setting.data
-    some = slice(config.study_images)
-    images, labels = data.test_images[some], data.test_labels[some]
-    random = generator(config.seed, "limits", "dead_pixels")
-    noise = torch.randn(images.shape, generator=random).to(images) * blank
-    networks = {name: list(_some(posterior, setting)) for name, posterior in candidates.items()}
-    scaled = [column for column in views.fits if column.view.key == "consensus_tau"]
-    for column in (Column(truth, REBASED), *scaled):
-        networks[column.key] = list(_some(views.fits[column].posterior, setting))
-    rows = {}
-    for name, weights in networks.items():
-        rows[name] = []
-        for deviation in NOISE:
-            shifted = images + deviation * noise
-            each = (class_probabilities(setting.network, w, shifted) for w in weights)
-            average = sum(each) / len(weights)
-            rows[name].append(
-                {
-                    "noise": deviation,
-                    "accuracy": accuracy(average, labels),
-                    "ece": calibration_error(average, labels),
-                    "nll": mean_nll(average, labels),
-                }
-            )
-    return {"blank_pixels": int(blank.sum()), "images": len(images), "rows": rows}
-
-
-def _some(posterior: Posterior, setting: Setting) -> Iterator[Tensor]:
-    """Yield as many of a posterior's networks as the study has samples."""
-    count = setting.config.study_samples
-    if is_set(posterior):
-        for position in spaced_positions(len(posterior), count):
-            yield posterior[position].to(setting.device)
-    else:
-        drawn = posterior.draw(count, generator(setting.config.seed, "limits", "networks"))
-        yield from (weights.to(setting.device) for weights in drawn)

@@ -168,6 +168,13 @@ class Setting:
         count = num_blocks(samples, self.config.num_blocks)
         return Blocks(count, count if self.config.num_refits else 1)
 
+    def way_limits(self, num_blocks: int) -> WayLimits:
+        """Return what further ways of rebasin may use, with so many blocks of moments."""
+        config, images = self.config, self.data.train_images[: self.config.study_images]
+        return WayLimits(
+            images, config.consensus_images, config.further_rounds, config.study_samples, num_blocks
+        )
+
 
 # ---- views
 
@@ -313,12 +320,8 @@ def fit_further(
 
 
 def align_another_way(setting: Setting, samples, aligned: Aligned, way: str) -> WayAligned:
-    config = setting.config
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    limits = WayLimits(
-        setting.data.train_images[: config.study_images], config.consensus_images,
-        config.further_rounds, config.study_samples, setting.blocks_of(samples).moments,
-    )  # fmt: skip
+    limits = setting.way_limits(setting.blocks_of(samples).moments)
     with progress_bar(len(rebased), f"rebasing {WAYS[way].title}", unit="sample") as bar:
         return align_in_way(WAYS[way], rebased, aligned.reference, limits, bar.update)
 

@@ -1,9 +1,9 @@
 """Further ways of rebasin: by what units are matched, and to what.
 
 Samples are rebased to the first of them, to their mean, which is iterated until it rests, or to the
-order that they agree on best, with no reference. Every way is told by the variance that it leaves,
-and by its cycle error: the share of units that do not come back if a sample is matched to another
-one directly and back through the common order.
+order in which they are most similar, with no reference. Every way is described by the variance that
+it leaves and by its cycle error: the share of units that do not return to their place if one sample
+is matched to another directly, and then back through the common order.
 """
 
 import itertools
@@ -66,34 +66,39 @@ def align_in_way(
 
     if way.reference == NONE:
         images = limits.images[: limits.consensus_images]
-        found = consensus(network, rebased, images, way.matching, limits.max_rounds)
-        rounds, at_rest, moves = found.rounds, found.at_rest, iter(found.transformations)
-        reference = found.transformations[0].apply(reference)  # the first sample in that order
-        find = lambda weights: next(moves)  # noqa: E731
+        common = consensus(network, rebased, images, way.matching, limits.max_rounds)
+        rounds, at_rest, moves = common.rounds, common.at_rest, iter(common.transformations)
+        reference = common.transformations[0].apply(reference)  # the first sample in that order
+
+        def find(weights: Tensor) -> Transformation:
+            return next(moves)
     else:
         if way.reference == MEAN:
             some = list(rebased.spaced(limits.study_samples))
             mean = iterated_mean(network, some, matcher_for, limits.max_rounds)
             reference, rounds, at_rest = mean.weights, mean.rounds, mean.at_rest
         matcher = matcher_for(reference)
-        find = lambda weights: matcher(weights).transformation  # noqa: E731
+
+        def find(weights: Tensor) -> Transformation:
+            return matcher(weights).transformation
+
     aligned = align_again(network, rebased, find, reference, limits.num_blocks, on_sample)
     return WayAligned(aligned, rounds, at_rest)
 
 
 def describe_way(
-    samples, matching: str, found: WayAligned, direct_variance: Tensor, mask: Tensor,
+    samples, matching: str, way: WayAligned, direct_variance: Tensor, mask: Tensor,
     images: Tensor, num_pairs: int,
 ) -> dict:  # fmt: skip
     """Return what a way leaves, over the masked weights: its cycle error and how it ended."""
-    variance = found.aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
-    errors = cycle_errors(samples, found.aligned, matching, images, num_pairs)
+    variance = way.aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
+    errors = cycle_errors(samples, way.aligned, matching, images, num_pairs)
     return {
         "remaining_variance": variance.item(),
         "cycle_error": errors.mean().item(),
         "cycle_error_se": (errors.std() / len(errors) ** 0.5).item(),
-        "rounds": found.rounds,
-        "at_rest": found.at_rest,
+        "rounds": way.rounds,
+        "at_rest": way.at_rest,
     }
 
 

@@ -157,10 +157,6 @@ def _choose(arrays: dict, path: Path, gold: Gold, array: str | None) -> np.ndarr
     raise UserError(f"{path} must have {wanted}; it has {listed}.")
 
 
-def _data(gold: Gold) -> str:
-    return gold.about["dataset"]
-
-
 def _check_labels(labels: np.ndarray, gold: Gold, path: Path) -> None:
     ours = as_numpy(gold.labels)
     if labels.shape == ours.shape and np.array_equal(labels, ours):
@@ -168,8 +164,8 @@ def _check_labels(labels: np.ndarray, gold: Gold, path: Path) -> None:
     same = labels.shape == ours.shape and np.array_equal(np.sort(labels), np.sort(ours))
     what = "the labels in another order" if same else "other labels"
     raise UserError(
-        f"{path} has {what} than the test images of {_data(gold)}: predictions must be in the "
-        "order of the gold standard's labels."
+        f"{path} has {what} than the test images of {gold.about['dataset']}: predictions must be "
+        "in the order of the gold standard's labels."
     )
 
 
@@ -221,7 +217,10 @@ def score_beside(predictions: PartPredictions, gold: Gold, replicates: int, seed
 
 
 def floor(gold: Gold) -> dict[str, float]:
-    """Return agreement and TV between two halves of HMC's chains: no one can be nearer."""
+    """Return agreement and TV between two halves of HMC's chains.
+
+    All of HMC is about half as far from the exact posterior, in TV.
+    """
     halves = gold.predictions.halves()
     return {"agreement": agreement(*halves), "total_variation": total_variation(*halves)}
 
