@@ -8,10 +8,9 @@ The paper's Table 1 and Figure 4, and the checks behind them.
     python MNIST_eval.py --posteriors swag=runs/default/SWAG-MNIST vi2=runs/default/VI-MNIST-long
     python MNIST_eval.py --samples mine/samples.npy        [K, d], with network.json beside it
 
---further asks for columns beyond the paper's: samples rebased by what units contribute to the
-logits, deviations times a τ that training images choose, units with the moments of the samples'.
---posteriors adds any others under names of your choice: run directories, or files in them. All are
-compared with --truth, which must be a set of weight vectors.
+--posteriors adds others under names of your choice: run directories, or files in them. All are
+compared with --truth, which must be a set of weight vectors. --further chooses columns beyond the
+paper's, which docs/compact.md explains.
 
 Leaves in its run directory
 
@@ -54,7 +53,7 @@ from utils.evaluation.candidates import (
     warn_of_other_priors,
 )
 from utils.evaluation.evaluate import evaluate
-from utils.evaluation.views import EvaluationConfig
+from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table, print_table
 from utils.runs.compute import choose_device

@@ -160,19 +160,19 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
     try:
         samples, heat = sample(cell, run, problem, hmc)
         measured = measure(problem, quantities, samples, run.config.num_chains)
-    except UserError:  # it left all numbers behind
+    except UserError:  # weights or losses became infinite
         return record | {"diverged": True}
-    found = bias(measured.quantities, exact.quantities)
+    biases = bias(measured.quantities, exact.quantities)
     labels = problem.data.test_labels
     return record | {
         "diverged": False,
         "temperature": heat,
         **beside(measured, exact, labels, run.config),
-        "shift": quantities.shifts(found),
-        "second_moments": quantities.second_moments(found, exact),
+        "shift": quantities.shifts(biases),
+        "second_moments": quantities.second_moments(biases, exact),
         "quantities": {
             name: {"difference": d, "error": e, "std": s}
-            for name, d, e, s in zip(quantities.names, *map(np.ndarray.tolist, found), strict=True)
+            for name, d, e, s in zip(quantities.names, *map(np.ndarray.tolist, biases), strict=True)
         },
     }
 
@@ -243,39 +243,37 @@ class Quantities:
         self._network, self._data = problem.network, problem.data
         groups = weight_groups(self._network, dead_weights(self._network, self._data.train_images))
         self._alive = {name: mask for name, mask in groups.items() if name != "dead pixels"}
-        self._moments = [f"second moment of {name}" for name in self._alive]
-        own = [name for name in functional_names(self._network) if "mean square" not in name]
-        self.names = ["train NLL", *own, *self._moments]
-        self._chosen = [n in own for n in functional_names(self._network)]
+        names = functional_names(self._network)
+        self._chosen = torch.tensor(["mean square" not in name for name in names])
+        chosen = [name for name in names if "mean square" not in name]
+        self.names = ["train NLL", *chosen, *(f"second moment of {name}" for name in self._alive)]
 
     def __call__(self, weights: Tensor) -> Tensor:
         network, data = self._network, self._data
         probabilities = class_probabilities(network, weights, data.train_images)
         nll = -probabilities.gather(1, data.train_labels[:, None]).log().sum()
-        own = functionals(network, weights)[torch.tensor(self._chosen)]
+        chosen = functionals(network, weights)[self._chosen]
         squares = [weights[mask].double().square().mean() for mask in self._alive.values()]
-        return torch.cat([nll[None], own, torch.stack(squares)]).cpu()
+        return torch.cat([nll[None], chosen, torch.stack(squares)]).cpu()
 
-    def shifts(self, found: Bias) -> dict[str, float]:
+    def shifts(self, biases: Bias) -> dict[str, float]:
         """Return the bias of functionals in their standard deviations, and how sure it is."""
-        z = found.z[1 : len(self.names) - len(self._moments)]
-        part = Bias(*(each[1 : len(self.names) - len(self._moments)] for each in found))
+        of_functionals = Bias(*(each[1 : -len(self._alive)] for each in biases))
+        z = np.abs(of_functionals.z)
         return {
-            "root_mean_square": part.shift,
-            "largest_z": float(np.nanmax(np.abs(z))),
-            "share_beyond_3_errors": float(np.nanmean(np.abs(z) > 3)),
+            "root_mean_square": of_functionals.shift,
+            "largest_z": float(np.nanmax(z)),
+            "share_beyond_3_errors": float(np.nanmean(z > 3)),
         }
 
-    def second_moments(self, found: Bias, exact: Measured) -> dict[str, dict]:
+    def second_moments(self, biases: Bias, exact: Measured) -> dict[str, dict]:
         """Return the relative bias of second moments, by tensor."""
-        means = exact.quantities.mean((0, 1))
+        last = slice(-len(self._alive), None)
+        means = exact.quantities.mean((0, 1))[last]
+        relative = zip(biases.difference[last] / means, biases.error[last] / means, strict=True)
         return {
-            name.removeprefix("second moment of "): {
-                "bias": float(found.difference[at] / means[at]),
-                "error": float(found.error[at] / means[at]),
-            }
-            for at, name in enumerate(self.names)
-            if name in self._moments
+            name: {"bias": float(bias), "error": float(error)}
+            for name, (bias, error) in zip(self._alive, relative, strict=True)
         }
 
 

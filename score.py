@@ -6,7 +6,7 @@
 
 mine.npz (numpy.savez) has an array of probabilities, a row for each test image in the order of the
 data set's files. If it has `labels` as well, their order is checked. An .npy with the probabilities
-alone will do. Of a run directory the posterior is opened and predicts.
+alone will do. A run directory predicts with samples or draws of its posterior.
 
 Gold standards are in results/gold/, each with a card; `python checkpoints.py gold RUN` makes one of
 a run of HMC.
@@ -78,13 +78,15 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--array", metavar="NAME", help="array of an .npz that has several")
     parser.add_argument(
         "--num_draws", type=int, default=1000, metavar="INT",
-        help="most samples or draws of a run that predict (default: 1000)",
+        help="samples or draws that a run predicts with, at most (default: 1000)",
     )  # fmt: skip
     parser.add_argument(
         "--num_bootstraps", type=int, default=200, metavar="INT",
         help="resamplings behind standard errors (default: 200)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="INT", help="(default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="INT", help="seed of all random numbers (default: 0)"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the scores as JSON, too")
     parser.add_argument(
         "--data_dir", default="data", metavar="DIR", help="folder of the data sets (default: data)"

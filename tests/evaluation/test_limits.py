@@ -16,7 +16,8 @@ from utils.evaluation.limits import (
 )
 from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
 from utils.evaluation.predictions import DIRECT, REBASED, Column
-from utils.evaluation.views import EvaluationConfig, Fit, Setting, Views
+from utils.evaluation.setting import EvaluationConfig, Setting
+from utils.evaluation.views import Fit, Views
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks

@@ -4,7 +4,7 @@ from tests.symmetry.planted import any_permutation
 from utils.data.datasets import Dataset
 from utils.evaluation.alignment import spaced_beside, spaced_references
 from utils.evaluation.checks import study_prior, study_references
-from utils.evaluation.views import EvaluationConfig, Setting
+from utils.evaluation.setting import EvaluationConfig, Setting
 from utils.evaluation.weight_space import move_together
 from utils.evaluation.weight_study import (
     by_group,

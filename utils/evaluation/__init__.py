@@ -12,7 +12,8 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     ways             further ways of rebasin, and what each of them leaves
     refinements        a scale of a Gaussian's deviations, REPAIR of its networks
     weight_study       groups of weights, their mixing, and how they compare with the prior
-    views              the setting of an evaluation, and the distributions behind the columns
+    setting            the settings of an evaluation, and what follows from them
+    views              the distributions behind the columns
     standard_errors    how uncertain every cell of the table is
     weight_space       means and deviations of all posteriors in one frame
     checks             what diagnostics.json holds; q_r with other references, and of the prior

@@ -19,7 +19,8 @@ from utils.evaluation.predictions import (
     PartPredictions,
     predict_draws,
 )
-from utils.evaluation.views import Setting, Views
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Views
 from utils.evaluation.ways import WAYS, WayAligned, describe_way
 from utils.evaluation.weight_space import WeightSpace
 from utils.evaluation.weight_study import (

@@ -10,8 +10,9 @@ from utils.evaluation.checks import check_posteriors
 from utils.evaluation.limits import find_limits
 from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import FURTHER, LOW_RANK, SAMPLE, Column, PartPredictions
+from utils.evaluation.setting import Setting
 from utils.evaluation.standard_errors import MetricValues, TableErrors
-from utils.evaluation.views import Setting, Views, fit_views, predict_views
+from utils.evaluation.views import Views, fit_views, predict_views
 from utils.evaluation.ways import WAYS
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set

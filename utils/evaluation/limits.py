@@ -16,7 +16,8 @@ from utils.evaluation.checks import prior_network
 from utils.evaluation.metrics import accuracy, agreement, mean_nll, total_variation
 from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
-from utils.evaluation.views import Setting, Views
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Views
 from utils.evaluation.ways import WAYS, align_in_way
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network

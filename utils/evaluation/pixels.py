@@ -10,7 +10,8 @@ from utils.evaluation.alignment import spaced_positions
 from utils.evaluation.checks import fit_to, prior_network
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.evaluation.predictions import REBASED, Column
-from utils.evaluation.views import Setting, Views
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Views
 from utils.evaluation.weight_space import marginal_gaussian
 from utils.evaluation.weight_study import correlation
 from utils.networks.predictions import class_probabilities

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from utils.evaluation.metrics import Prediction, scores
 from utils.evaluation.predictions import SAMPLE, Column, PartPredictions, predict_draws
-from utils.evaluation.views import Fit, Setting
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Fit
 from utils.runs.seeding import generator
 
 import torch

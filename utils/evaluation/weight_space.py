@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.evaluation.predictions import DIRECT, REBASED, Column
-from utils.evaluation.views import Setting, Views
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Views
 from utils.networks.network import Network
 from utils.posteriors.files import read_with_network
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian

@@ -1,8 +1,8 @@
 """Let a run go on with more modes than it was begun with, or with another choice among them.
 
-A network is the same in any set, so what is there stays. The exception is the last group of modes
-if it gets larger: it is made anew, because networks side by side are equal to those alone only to
-rounding.
+A network does not depend on which others are trained, so those that are there stay. Only the last
+group of modes is trained anew if it gets larger, because a network in a larger stack is the same up
+to rounding only.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ def recorded_settings(directory: Path) -> dict:
 
 
 def reopen(method: Method, config, directory: Path) -> None:
-    """Make the run in a directory, which this process holds alone, one begun with these settings.
+    """Change the run in a directory, which this process holds alone, to these settings.
 
-    config.yaml changes last. If the process is killed before, the same command does it again, and
-    the earlier one finishes the run as it was.
+    config.yaml changes last: if the process is killed before, the same command repeats the change,
+    and the earlier command finishes the run as it was.
     """
     recorded = recorded_settings(directory)
     if not reopens(config, directory):

@@ -23,17 +23,9 @@ class Correlation(NamedTuple):
     high: float
     p: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the correlation of ranks; NaN if one side is constant."""
-    return _pearson(rankdata(first), rankdata(second))
-
 
 def _pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Pearson's correlation; NaN if one side is constant."""
     first, second = first - first.mean(), second - second.mean()
     scale = math.sqrt((first @ first) * (second @ second))
     return float(first @ second) / scale if scale > 0 else float("nan")

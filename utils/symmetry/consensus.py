@@ -28,7 +28,7 @@ Features = dict[str, Tensor]  # [units, numbers] by group
 
 @dataclass(frozen=True)
 class Consensus:
-    """How every network moves to the common order, and if no network wants to move any more."""
+    """How every network moves to the common order, and whether none would move in another round."""
 
     transformations: list[Transformation]
     rounds: int
@@ -47,7 +47,7 @@ class ComparedUnits:
     signed: Features
 
     def moved(self, transformation: Transformation) -> "ComparedUnits":
-        flips = not self.signed  # else what is compared does not depend on signs
+        flips = not self.signed  # else contributions are compared, which signs do not change
         return ComparedUnits(
             _moved(self.compared, transformation, flips), _moved(self.signed, transformation, True)
         )
@@ -87,33 +87,34 @@ def consensus(
     method: str = "contribution",
     max_rounds: int = 20,
 ) -> Consensus:
-    """Move all networks to the order that they agree on best, from one pass in which they gather.
+    """Move all networks to the order of largest similarity, a local optimum.
 
-    Every round goes through the samples once.
+    In a first pass each network is matched to the sum of those before it. Then every round matches
+    each of them to the sum of all others.
     """
-    found: list[Transformation] = []
-    total, similarity, moves = None, [], 0
+    moves: list[Transformation] = []
+    total, similarity, num_moved = None, [], 0
     for number in range(max_rounds + 1):
-        moves = 0
+        num_moved = 0
         for position, weights in enumerate(samples):
             features = unit_features(network, weights, images, method)
             if number:
-                before = features.moved(found[position])
+                before = features.moved(moves[position])
                 total = total.plus(before, -1.0)
             best = Transformation(network) if total is None else _match(network, total, features)
             after = features.moved(best)
             if not number:
-                found.append(best)
+                moves.append(best)
             elif total.dot(after) - total.dot(before) > LEAST_GAIN * abs(total.dot(before)):
-                found[position] = best
-                moves += 1
+                moves[position] = best
+                num_moved += 1
             else:
                 after = before
             total = after if total is None else total.plus(after)
         similarity.append(total.dot(total) / 2)
-        if number and not moves:
+        if number and not num_moved:
             break
-    return Consensus(found, number, number > 0 and not moves, similarity)
+    return Consensus(moves, number, number > 0 and not num_moved, similarity)
 
 
 def _match(network: Network, total: ComparedUnits, features: ComparedUnits) -> Transformation:

@@ -1,4 +1,4 @@
-"""What each hidden unit contributes to the logits, whatever the order, signs and scales of units.
+"""What each hidden unit contributes to the logits, independent of the signs and scales of units.
 
 The contribution of unit i with activation h_i to logit f_c is h_i ∂f_c/∂h_i, summed over positions.
 If the unit's sign flips or its scale changes, the derivative changes inversely; order, signs and
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def head_slots(network: Network, activations: dict[str, Tensor]) -> dict[str, Slot]:
-    """Return, for groups that lead to the logits alone, the slot [classes, units] they do it by."""
+    """Return the slot [classes, units] of outgoing weights of groups that feed the logits alone."""
     heads = {}
     for name, values in activations.items():
         incoming = incoming_slots(network, name)
@@ -27,7 +27,7 @@ def head_slots(network: Network, activations: dict[str, Tensor]) -> dict[str, Sl
 
 
 def heads_of(network: Network, weights: Tensor, images: Tensor) -> dict[str, Slot]:
-    """Return the same for a network of these weights; one image tells."""
+    """Return the same for a network of these weights, from its activations on one image."""
     return head_slots(network, network.activations(weights, images[:1].to(weights.dtype)))
 
 
@@ -38,9 +38,10 @@ def head_weights(slot: Slot, weights: Tensor) -> Tensor:
 
 
 def contributions(network: Network, weights: Tensor, rows: Tensor) -> dict[str, Tensor]:
-    """Return contributions [images × classes, units]; for groups with a head [images, units] of h.
+    """Return contributions [images × classes, units] of every group of units.
 
-    The latter need no derivative.
+    Groups of `head_slots` need no derivative: for these it is the activations h [images, units],
+    which `head_weights` complete.
     """
     with torch.enable_grad():
         activations, logits = network.trace(weights, rows.detach().requires_grad_())
