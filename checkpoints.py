@@ -126,6 +126,9 @@ def _add_gold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preliminary", action="store_true", help="also of chains that have not converged"
     )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a gold standard of this name"
+    )
     parser.add_argument("--licence", default=LICENCE, help=f"(default: {LICENCE!r})")
     parser.add_argument(
         "--data_dir", default="data", metavar="DIR", help="folder of the data sets (default: data)"
@@ -236,6 +239,11 @@ def write_scores(path: Path, numbers: Sequence[int], hits: Tensor, nlls: Tensor)
 def publish_gold(options: argparse.Namespace) -> None:
     """Write what every chain of a run predicts, with its card."""
     check_name(options.name)
+    path = options.out_dir / f"{options.name}.npz"
+    if path.exists() and not options.overwrite:
+        raise UserError(
+            f"{path} exists already: give another --name, or --overwrite to replace it."
+        )
     if not options.run.exists():
         raise UserError(f"{options.run} does not exist: give a run of MNIST_HMC.py.")
     posterior, run = open_posterior(options.run), PastRun(options.run)
@@ -265,7 +273,6 @@ def publish_gold(options: argparse.Namespace) -> None:
         "scores": {name: own[name] for name in OWN_SCORES},
     }  # fmt: skip
     options.out_dir.mkdir(parents=True, exist_ok=True)
-    path = options.out_dir / f"{options.name}.npz"
     save_gold(path, predictions, data.test_labels, facts)
     gold = read_gold(path)
     path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path))

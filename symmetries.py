@@ -34,6 +34,7 @@ HEADINGS = ["units", "log10 permutations", "scalings", "signs"]
 def main() -> None:
     options = read_options()
     if options.network is None:
+        refuse_unused(options)
         print_table(table_of_networks(all_networks()))
         return
     network = network_of(options)
@@ -55,6 +56,13 @@ def read_options() -> argparse.Namespace:
         "--input_shape", nargs=3, type=int, help="channels, height and width of the images"
     )
     return parser.parse_args()
+
+
+def refuse_unused(options: argparse.Namespace) -> None:
+    """Refuse settings of a network that is not named: those in the table have their usual ones."""
+    for name, value in vars(options).items():
+        if value is not None:
+            raise UserError(f"--{name} belongs to one network: give its --network as well.")
 
 
 def network_of(options: argparse.Namespace) -> Network:

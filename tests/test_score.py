@@ -157,3 +157,13 @@ def test_damaged_chains_make_no_gold_standard(chain, command, tmp_path, name):
     assert done.returncode == 2
     assert name in done.stderr
     assert not (tmp_path / "gold").exists()
+
+
+def test_a_gold_standard_is_replaced_only_if_asked(gold, chain, command):
+    before = gold.read_bytes()
+    arguments = ("--name", "toy", "--out_dir", gold.parent, "--preliminary")
+    done = command("checkpoints.py", "gold", chain, *arguments)
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    assert gold.read_bytes() == before
+    assert command("checkpoints.py", "gold", chain, *arguments, "--overwrite").returncode == 0

@@ -42,6 +42,7 @@ def test_the_groups_of_one_network(arguments, line, monkeypatch, capsys):
         (["--network", "optunet", "--width", "3"], "leave --width out"),
         (["--network", "lenet", "--hidden_sizes", "5"], "leave --hidden_sizes out"),
         (["--network", "mlp", "--width", "5"], "leave --width out"),
+        (["--hidden_sizes", "5"], "give its --network"),
         (["--network", "vgg"], "invalid choice: 'vgg'"),
     ],
 )

@@ -67,6 +67,7 @@ def test_a_file_can_be_given_by_its_path(tmp_path):
         (["--lr", "1"], "Unknown setting --lr; --help lists all settings"),
         (["--step_sise", "1"], "Unknown setting --step_sise; the nearest there is: --step_size"),
         (["--num_epochs", "-1"], "--num_epochs must be at least 1, got -1"),
+        (["--num_epochs", "1" + 20 * "0"], "--num_epochs must be less than 2^63"),
         (["--num_epochs", "2.5"], "--num_epochs must be a whole number, got '2.5'"),
         (["--num_epochs", "many"], "--num_epochs must be a whole number, got 'many'"),
         (["--step_size", "0"], "--step_size must be greater than 0"),

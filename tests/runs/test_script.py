@@ -37,6 +37,7 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
         (OSError(errno.ENOSPC, "full"), 2, "The disk, or your quota, is full. What"),
         (PermissionError(errno.EACCES, "denied", "there"), 2, "Cannot use there: denied"),
         (OSError(errno.EROFS, "read-only", "there"), 2, "Cannot use there: read-only"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "there"), 2, "Cannot use there: Is a"),
         (OSError(errno.ENAMETOOLONG, "too long", "there"), 2, "another --out_dir, --data_dir or"),
         (FileNotFoundError(errno.ENOENT, "No such file", "there"), 2, "Cannot use there: No such"),
         (MemoryError(), 2, "not have enough memory"),

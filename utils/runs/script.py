@@ -22,7 +22,7 @@ NO_MEMORY = ("not enough memory", "can't allocate memory")  # torch's words, in 
 RESUME_COMMAND = "RESUME_COMMAND"  # a caller's environment variable: the command that goes on
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
-    errno.ENAMETOOLONG,
+    errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
 
 

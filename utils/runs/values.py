@@ -64,6 +64,8 @@ def _check_limits(value, limits: dict, source: str) -> None:
         raise UserError(f"{source} must be one of {', '.join(limits['choices'])}, got {value!r}.")
     if value is None or isinstance(value, (str, bool)):
         return
+    if isinstance(value, int) and value >= 2**63:
+        raise UserError(f"{source} must be less than 2^63, got {value}.")  # no array is as large
     for words, limit, holds in (
         ("at least", limits["minimum"], lambda limit: value >= limit),
         ("greater than", limits["above"], lambda limit: value > limit),
