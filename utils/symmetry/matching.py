@@ -16,15 +16,16 @@ is that of Σ_n a_i(n) b_π(i)(n).
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.networks.network import RELU, TANH, Network
+from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 from utils.symmetry.contributions import contributions, head_weights, heads_of
 from utils.symmetry.transformation import (
     Transformation,
+    has_signs,
     incoming_slots,
     numbered,
     units_first,
@@ -191,17 +192,15 @@ class ContributionMatcher(ActivationMatcher):
     """Matches networks to a reference by what units contribute to the logits.
 
     Neither signs nor scales of units matter, nor anything about other units, so every group is an
-    assignment problem of its own here, too. With `scales` ReLU units also get the reference's
-    scales: Σ_n a_i(n)² as large as there. A prior on weights is not invariant under that.
+    assignment problem of its own here, too.
     """
 
-    def __init__(self, network: Network, reference: Tensor, images: Tensor, scales: bool = False):
-        self._heads, self._scales = heads_of(network, reference, images), scales
-        self._activations = None
+    def __init__(self, network: Network, reference: Tensor, images: Tensor):
+        self._heads, self._activations = heads_of(network, reference, images), None
         super().__init__(network, reference, images)
         for name, slot in self._heads.items():
             self._squares[name] = self._squares[name] * _head_squares(slot, reference)
-        if scales or any(group.kind == TANH for group in network.groups.values()):
+        if has_signs(network):
             self._activations = ActivationMatcher(network, reference, images)
 
     def _responses(self, networks, rows: Tensor) -> Iterator[dict[str, Tensor]]:
@@ -222,29 +221,11 @@ class ContributionMatcher(ActivationMatcher):
             return super().match_all(networks)
         contributed, responded = self.compare(networks), self._activations.compare(networks)
         return [
-            self._match_with_signs(*each)
-            for each in zip(networks.weights, contributed, responded, strict=True)
+            self.match(weights, comparisons, {n: each.similarity for n, each in signed.items()})
+            for weights, comparisons, signed in zip(
+                networks.weights, contributed, responded, strict=True
+            )
         ]
-
-    def _match_with_signs(
-        self,
-        weights: Tensor,
-        contributed: dict[str, "Comparison"],
-        responded: dict[str, "Comparison"],
-    ) -> Matching:
-        signed = {name: each.similarity for name, each in responded.items()}
-        matching = self.match(weights, contributed, signed)
-        if not self._scales:
-            return matching
-        aligned = matching.transformation
-        for name, each in responded.items():
-            if self.network.groups[name].kind == RELU:
-                units = numbered(self.network, name)
-                places = replace(aligned, log_scales={}, signs={}).inverse().follow(name, units)
-                ratio = each.reference_squares[places] / each.squares[units]
-                usable = ratio.isfinite() & (ratio > 0)
-                aligned.log_scales[name] = torch.where(usable, ratio, 1).log() / 2
-        return matching
 
 
 RESPONSES = {"activation": ActivationMatcher, "contribution": ContributionMatcher}
