@@ -41,13 +41,12 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
     return Table(
         [*head, "training, core-s", "sampling s", "prediction s"], lines,
         title="Scores",
-        note="± standard errors over modes (of a mean: over the modes averaged), not over test "
-        "images, which all rows share. Rows of one posterior have equally many samples, but for "
-        "single networks. ECE has bins of equal width, adaptive ECE of equal mass; after "
-        "scaling is with a temperature from held-out test images, probably the paper's ACE. In: "
-        f"test images are the positive class, out: those of {summary['ood']}. The base rates, "
-        f"which AUPR of chance equals, are {inside:.0f} % and {outside:.0f} %. Training is "
-        "the seconds of all cores together, for as many modes.",
+        note="± standard errors over modes, not over test images, which all rows share. Rows of "
+        "one posterior have equally many samples, except for single networks. ECE has bins of "
+        "equal width, adaptive ECE of equal mass; ECE after scaling uses a temperature fitted to "
+        "held-out test images and is probably the paper's ACE. In: test images are the positive "
+        f"class; out: those of {summary['ood']}. AUPR by chance is {inside:.0f} % and "
+        f"{outside:.0f} %. Training is in seconds of all cores together, for all modes of the row.",
     )  # fmt: skip
 
 
