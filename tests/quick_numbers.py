@@ -6,7 +6,7 @@
 
 This is the check for a change that should not alter any result. It uses one thread, as results
 depend on their number. They also depend on the processor, so make the baseline on the machine where
-you compare: OMP_NUM_THREADS=1 python reproduce.py --paper compact. Times, commits, machines and
+you compare: OMP_NUM_THREADS=1 python reproduce.py. Times, commits, machines and
 places on disk are left out, and sentences are compared by the numbers in them.
 """
 
@@ -55,7 +55,6 @@ def run_quick(scratch: Path) -> dict:
     """Return the numbers of a quick preset that runs now."""
     command = [
         sys.executable, str(REPOSITORY / "reproduce.py"), "--wandb", "disabled",
-        "--paper", "compact",
         "--out_dir", str(scratch / "runs"), "--results_dir", str(scratch / "results"),
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # sums depend on the number of threads

@@ -345,6 +345,40 @@ def test_numbers_are_those_of_the_committed_report(lines):
         assert f"\n{line}\n" in README + RESULTS
 
 
+def mass_lines(numbers: dict) -> list[str]:
+    found, (lower, upper) = numbers["masses"], numbers["masses"]["clusters"]
+    most = found["excess_quantiles"]
+    modes = " and ".join(f"{100 * mode:.0f}" for mode in found["excess_modes"])
+    return [
+        f"150 → 113 | {lower['mass']:.0f} → {lower['minimum']:.0f} |",
+        f"200 → 175 | {upper['mass']:.0f} → {upper['minimum']:.0f} |",
+        f"1 to 58 | {100 * most[0]:.0f} to {100 * most[-1]:.0f} |",
+        f"near 10 and 30 | {modes} |",
+        f"ours ({found['networks']} networks)",
+    ]
+
+
+def sentences_on_quality(numbers: dict) -> list[str]:
+    inside, outside, rho = (numbers["diversity"][n] for n in ("inside", "outside", "correlation"))
+    (several,) = [c for c in numbers["claims"] if c["claim"].startswith("Posteriors with several m")
+                  and "better" in c["claim"]]  # fmt: skip
+    cases, better, worse = re.findall(
+        r"of (\d+) scores of \d+ methods (\d+) are clearly better and (\d+)", several["in_short"]
+    )[0]
+    return [
+        f"several modes are better than one in {better} of {cases} scores and worse in {worse}",
+        f"information of {inside['mean']:.3f} nats on test images and {outside['mean']:.3f} on",
+        f"(ρ = {rho['rho']:.2f}, {rho['low']:.2f} to {rho['high']:.2f})",
+    ]
+
+
+def test_numbers_of_paper_b_are_those_of_the_committed_report():
+    report = REPOSITORY / "results" / "laptop-symmetry" / "numbers.json"
+    numbers, page = json.loads(report.read_text()), " ".join(README.split())
+    for line in (*mass_lines(numbers), *sentences_on_quality(numbers)):
+        assert line in page
+
+
 SENTENCES = {
     ("transpositions", "trained"): (
         "differs by {mean_change:.1f} on average, by",

@@ -112,9 +112,11 @@ class Results:
             return ""
         if not reasons:
             return ""
+        some = list(reasons.values())[:3]
+        more = f" and {len(reasons) - len(some)} more" if len(reasons) > len(some) else ""
         return (
             f"{self.runs[kind].directory.name} was made from other runs than those beside it: "
-            f"{', '.join(reasons.values())}. Redo it with reproduce.py --overwrite."
+            f"{', '.join(some)}{more}. Redo it with reproduce.py --overwrite."
         )
 
 
