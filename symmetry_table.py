@@ -50,7 +50,7 @@ from utils.symmetry.counts import count_symmetries, total
 
 KIND = "symmetry_table"
 PUBLISHED = "published"
-KINDS = {HMC: "HMC"}  # of runs, as reproduce.py calls them
+KINDS = {HMC: "chain"}  # of runs, as reproduce.py calls them
 
 
 @dataclass(frozen=True, kw_only=True)

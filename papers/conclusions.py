@@ -20,6 +20,7 @@ CONCLUSIONS = (
         "Which approximation should I use?",
         (
             compact.methods_predict_alike,
+            quality_claims.plain_networks_suffice,
             quality_claims.several_modes_are_better,
             quality_claims.networks_stand_in,
         ),

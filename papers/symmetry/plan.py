@@ -38,9 +38,12 @@ SYMMETRY_STEPS = (
         "train", "networks", plans(Plan("networks_quick", 15), Plan("optunet_map", 20 * MINUTE)),
         arguments=("--method", "sgd"), prefix="sgd",
     ),
+    Step(  # in the quick preset the chain of both papers, with the network and prior of the methods
+        "MNIST_HMC", "chain", plans(Plan("quick", 57), Plan("optunet", HOUR)), prefix="HMC"
+    ),
     Step(
-        "symmetry_table", "symmetry_table", plans(Plan("quick", 30), Plan("optunet", HOUR)),
-        inputs=(("networks", "networks"),), posteriors=APPROXIMATIONS,
+        "symmetry_table", "symmetry_table", plans(Plan("quick", 40), Plan("optunet", HOUR)),
+        inputs=(("networks", "networks"), ("hmc", "chain")), posteriors=APPROXIMATIONS,
     ),
     Step(
         "symmetry_mass", "symmetry_mass", plans(Plan("quick", 3), Plan("paper", 10)),

@@ -7,6 +7,7 @@ from papers.symmetry.quality_claims import (
     SCORES,
     networks_stand_in,
     no_correlation,
+    plain_networks_suffice,
     several_modes_are_better,
     several_modes_are_more_diverse,
 )
@@ -108,6 +109,18 @@ def test_networks_as_a_stand_in(tmp_path):
         assert mark(networks_stand_in, tmp_path, rows, changed) == FAILS
     assert mark(networks_stand_in, tmp_path, rows, {"order": None}) == FAILS
     assert mark(networks_stand_in, tmp_path, rows[:-1], order) == UNKNOWN
+
+
+def test_plain_networks_beside_other_methods(tmp_path):
+    """Methods whose NLL is lower by less than two errors of 0.014 are not clearly better."""
+    rows = [row("networks", "multi", 0.6), row("a", "multi", 0.62), row("b", "multi", 0.5)]
+    rows += [row("hmc", "multi", 0.9), row("a", "one", 0.9)]
+    assert mark(plain_networks_suffice, tmp_path, rows, {}) == HOLDS
+    rows[1]["scores"]["nll"] = 0.3
+    assert mark(plain_networks_suffice, tmp_path, rows, {}) == PARTLY
+    rows[2]["scores"]["nll"] = 0.3
+    assert mark(plain_networks_suffice, tmp_path, rows, {}) == FAILS
+    assert mark(plain_networks_suffice, tmp_path, rows[1:], {}) == UNKNOWN
 
 
 def test_tables_show_every_row_and_mark_what_is_significant():
