@@ -41,7 +41,7 @@ SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images ca
 def loss_along_line(source: Path) -> Figure:
     """Draw the paper's Figure 2: loss over epoch and λ, as is and after each rebasin."""
     results = np.load(source)
-    drawn, axes = panels(2, len(results["alignments"]), width=3, height=2.7)
+    drawn, axes = panels(2, len(results["alignments"]), width=2.98, height=2.7)
     for row, part in zip(axes, ("train", "test"), strict=True):
         losses = np.maximum(results[f"{part}_loss"], SMALLEST_LOSS)  # [epoch, alignment, λ]
         # Untrained networks would take most colours, so they share the last one.

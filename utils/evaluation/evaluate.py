@@ -3,7 +3,7 @@
 Posteriors are known by names that the user chooses; nothing here depends on what made them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from utils.data.datasets import Dataset
 from utils.evaluation.checks import check_posteriors
@@ -12,7 +12,7 @@ from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import FURTHER, LOW_RANK, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
 from utils.evaluation.standard_errors import MetricValues, TableErrors
-from utils.evaluation.views import Views, fit_views, predict_views
+from utils.evaluation.views import Views, fit_views, possible_columns, predict_views
 from utils.evaluation.ways import WAYS
 from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.mixture import is_set
@@ -73,7 +73,11 @@ def evaluate(
     `prior` is the truth's, tempered, for likelihoods to the power 1 / temperature.
     """
     candidates = {truth: candidates[truth], **candidates}  # the truth comes first
-    setting = Setting(candidates[truth].network, data, run.config, prior, temperature)
+    network, images = candidates[truth].network, data.train_images[:2]
+    first = candidates[truth][0].to(images.device)
+    further = possible_columns(network, first, images, run.config.further)
+    config = replace(run.config, further=further)
+    setting = Setting(network, data, config, prior, temperature)
     check_resources(setting, candidates, run)
     views = fit_views(setting, candidates, truth, run)
     predictions = predict_views(setting, candidates, views)

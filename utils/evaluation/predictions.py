@@ -44,7 +44,7 @@ FURTHER = {  # that settings can ask for, beyond the paper's
         View("rebased_tau", "{} q_r, τ", "activation", TAU),
         View("rebased_repair", "{} q_r, REPAIR", "activation", repair=True),
         CONTRIBUTION,
-        View("contribution_mean", "{} q_r, by contribution, to mean", "contribution_mean"),
+        View("contribution_to_mean", "{} q_r, by contribution, to mean", "contribution_to_mean"),
         View("consensus", "{} q_r, by contribution, no reference", "consensus"),
         View("consensus_tau", "{} q_r, the same, τ", "consensus", TAU),
         View("consensus_taus", "{} q_r, the same, τ by layer", "consensus", TAUS),

@@ -43,9 +43,11 @@ from utils.posteriors.low_rank import LowRank, LowRankFit
 from utils.posteriors.mixture import is_set
 from utils.posteriors.moments import Moments, block_of, merge_all
 from utils.posteriors.posterior import Posterior
+from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.runs.seeding import generator
+from utils.symmetry.contributions import contributions
 from utils.symmetry.rebasin import iterated_mean
 from utils.symmetry.repair import UnitMoments, unit_moments
 from utils.symmetry.transformation import Transformation
@@ -161,6 +163,26 @@ def align_to_mean(setting: Setting, samples, aligned: Aligned) -> WayAligned | N
 
 
 # ---- further views
+
+
+def possible_columns(
+    network: Network, weights: Tensor, images: Tensor, keys: list[str]
+) -> list[str]:
+    """Return the further columns that a network can have; say which are left out, and why."""
+    possible, left_out = [], {}
+    for key in keys:
+        try:
+            if FURTHER[key].repair:
+                unit_moments(network, weights, images)
+            if FURTHER[key].way in WAYS:
+                contributions(network, weights, images)
+        except UserError as error:
+            left_out.setdefault(str(error), []).append(key)
+        else:
+            possible.append(key)
+    for error, names in left_out.items():
+        print(f"Left out of the table: {', '.join(names)}. {error}")
+    return possible
 
 
 def fit_further(

@@ -31,7 +31,7 @@ class Way(NamedTuple):
 
 WAYS = {
     "contribution": Way("contribution", FIRST, "by contribution, to the first"),
-    "contribution_mean": Way("contribution", MEAN, "by contribution, to their mean"),
+    "contribution_to_mean": Way("contribution", MEAN, "by contribution, to their mean"),
     "consensus": Way("contribution", NONE, "by contribution, no reference"),
 }
 

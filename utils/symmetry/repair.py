@@ -69,7 +69,7 @@ def _hidden_layers(network: Network, weights: Tensor, images: Tensor):
     if not isinstance(network, MLP):
         raise UserError(
             f"REPAIR shifts and scales units of an mlp, or renews running statistics; {network} "
-            "is neither: leave its columns out."
+            "has neither."
         )
     inputs = images.to(weights.dtype)
     layers = network.layers(weights)[:-1]
