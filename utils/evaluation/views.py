@@ -36,6 +36,7 @@ from utils.evaluation.predictions import (
 from utils.evaluation.refinements import Refinement, TauSearch
 from utils.evaluation.setting import Setting
 from utils.evaluation.ways import WAYS, WayAligned, align_in_way
+from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.evidence import elbo_estimates, log_likelihood
 from utils.posteriors.gaussian import Gaussian
