@@ -29,7 +29,6 @@ from utils.evaluation.predictions import (
     TAUS,
     Column,
     PartPredictions,
-    View,
     columns_of,
     predict_draws,
 )
@@ -201,19 +200,23 @@ def fit_further(
             if view.way in WAYS and column not in ways:
                 ways[column] = align_another_way(setting, candidates[name], aligned, view.way)
                 fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
+    refined = [view for view in wanted if view.scale or view.repair]
+    search = tau_search(setting, candidates[truth]) if any(v.scale for v in refined) else None
     targets = {}
-    for view in (view for view in wanted if view.scale or view.repair):
+    for view in refined:
         base = Column(truth, FURTHER.get(view.way, REBASED))
         if view.repair and view.way not in targets:
             aligned = ways[base].aligned if base in ways else views.aligned[truth]
             targets[view.way] = average_moments(setting, candidates[truth], aligned)
-        refine = choose_refinement(
-            setting, candidates[truth], fits[base].posterior, view, targets.get(view.way)
-        )
+        refine = Refinement(
+            setting.network, images=study_images(setting),
+            target=targets[view.way] if view.repair else None,
+        )  # fmt: skip
         column = Column(truth, view)
-        fits[column] = fits[base].refined(refine)
         if view.scale:
+            refine = search.best(refine, fits[base].posterior, by_layers=view.scale == TAUS)
             scales[column.key] = refine.taus
+        fits[column] = fits[base].refined(refine)
     return replace(views, fits=fits, ways=ways, scales=scales)
 
 
@@ -224,24 +227,22 @@ def align_another_way(setting: Setting, samples, aligned: Aligned, way: str) -> 
         return align_in_way(WAYS[way], rebased, aligned.reference, limits, bar.update)
 
 
-def choose_refinement(
-    setting: Setting, samples, gaussian: Gaussian, view: View, target: UnitMoments | None
-) -> Refinement:
-    """Return what a view does to a Gaussian, with τ as the training images choose it."""
-    images = setting.data.train_images[: setting.config.study_images]
-    refinement = Refinement(setting.network, (1.0,), images, target if view.repair else None)
-    if not view.scale:
-        return refinement
-    some = [samples[p] for p in spaced_positions(len(samples), setting.config.study_samples)]
+def study_images(setting: Setting) -> Tensor:
+    return setting.data.train_images[: setting.config.study_images]
+
+
+def tau_search(setting: Setting, samples) -> TauSearch:
+    """Return what chooses τ: the predictions of some samples on training images."""
+    config, images = setting.config, study_images(setting)
+    some = [samples[p] for p in spaced_positions(len(samples), config.study_samples)]
     truth = sum(class_probabilities(setting.network, w.to(setting.device), images) for w in some)
-    search = TauSearch(images, truth / len(some), setting.config.scale_draws, setting.config.seed)
-    return search.best(refinement, gaussian, by_layers=view.scale == TAUS)
+    return TauSearch(images, truth / len(some), config.scale_draws, config.seed)
 
 
 def average_moments(setting: Setting, samples, aligned: Aligned) -> UnitMoments:
     """Return the moments of the units of rebased samples over images, on average over some."""
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    images = setting.data.train_images[: setting.config.study_images]
+    images = study_images(setting)
     first, *others = (
         unit_moments(setting.network, weights, images)
         for weights in rebased.spaced(setting.config.study_samples)
