@@ -133,10 +133,10 @@ def predictions_of_run(path: Path, gold: Gold, options: argparse.Namespace) -> P
 
 def warn_of_other_posterior(run: PastRun, gold: Gold) -> None:
     """Say so if a run is of another posterior than HMC's, as far as its settings are known."""
-    theirs = gold.about["posterior"]
+    defaults = {"prior": "independent", "prior_std": 1.0, "temperature": 1.0}
+    theirs = defaults | gold.about["posterior"]
     ours = {"num_train": run.data.get("num_train")}
-    ours |= {name: run.config.get(name) for name in ("prior_std", "weight_decay", "temperature")}
-    defaults = {"prior_std": 1.0, "temperature": 1.0}
+    ours |= {name: run.config.get(name) for name in (*defaults, "weight_decay")}
     differing = [
         f"{name} {ours[name]}, not {theirs[name]}"
         for name in ours

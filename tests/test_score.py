@@ -108,16 +108,22 @@ def test_other_posteriors_are_pointed_out(gold, chain, command, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(chain, other)
     config = (other / "config.yaml").read_text()
-    (other / "config.yaml").write_text(config.replace("prior_std: 1.0", "prior_std: 0.5"))
-    said, _ = scores(command, tmp_path, gold, other)
-    assert "another posterior: prior_std 0.5, not 1.0" in said
+    for setting, changed in (("prior_std: 1.0", "prior_std: 0.5"), ("independent", "empcov")):
+        (other / "config.yaml").write_text(config.replace(setting, changed))
+        said, _ = scores(command, tmp_path, gold, other)
+        assert "another posterior: prior" in said
+        assert f"{changed.split()[-1]}, not {setting.split()[-1]}" in said
 
 
 def test_an_exported_chain_has_the_same_card(chain, command, tmp_path):
-    done = command("checkpoints.py", "export", chain, "--out_dir", tmp_path / "set")
+    shutil.copytree(chain, tmp_path / "chain")
+    config = (chain / "config.yaml").read_text().replace("independent", "empcov")
+    (tmp_path / "chain" / "config.yaml").write_text(config)
+    done = command("checkpoints.py", "export", tmp_path / "chain", "--out_dir", tmp_path / "set")
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "set" / "README.md").read_text()
     assert "## Posterior" in card
+    assert "(EmpCov)" in card
     assert "functionals of the weights without labels" in card
 
 

@@ -43,6 +43,7 @@ def chain_facts(run: PastRun, network: Network, test_labels: Tensor) -> dict:
         "posterior": {
             "network": str(network), "dataset": run.dataset,
             "num_train": run.data.get("num_train"),
+            "prior": config.get("prior", "independent"),
             "prior_std": config.get("prior_std", 1.0), "weight_decay": config.get("weight_decay"),
             "temperature": config.get("temperature", 1.0),
         },
@@ -140,6 +141,8 @@ def _posterior(facts: dict) -> str:
     prior = f"N(0, σ²) on every weight and bias with σ = {_listed(sigma)}"
     if posterior["weight_decay"] is not None:
         prior = f"that of a weight decay of {posterior['weight_decay']:g} of the mean cross-entropy"
+    if posterior.get("prior") == "empcov":
+        prior += "; on first-layer weights times the covariance of the inputs (EmpCov)"
     images = f"the first {posterior['num_train']:,}" if posterior["num_train"] else "all"
     return (
         "## Posterior\n\n"
