@@ -115,15 +115,16 @@ def network_inputs(
     """Turn uint8 images, or float images in [0, 1], [..., C, H, W] into inputs
     [..., *input_shape] in float32."""
     scale = 1 if images.is_floating_point() else 255
-    inputs = images.to(torch.float32, copy=True)
     if isinstance(normalisation, Normalisation):
         mean, std = (
             (scale * torch.tensor(moment, device=images.device)).view(-1, 1, 1)
             for moment in normalisation
         )
-        inputs.sub_(mean).div_(std)
-    elif scale > 1:
-        inputs.div_(scale)
+        inputs = torch.sub(images, mean).float().div_(std)
+    else:
+        inputs = images.to(torch.float32, copy=True)
+        if scale > 1:
+            inputs.div_(scale)
     inputs = inputs.reshape(*images.shape[:-3], *input_shape)
     if isinstance(normalisation, CovarianceRoot):
         return inputs @ normalisation.matrix.to(inputs.device)

@@ -9,7 +9,8 @@ Modules, each importing only from those before it:
     mlp_passes       the MLP's passes over a fixed data set
     mlp              the multilayer perceptron
     conv_network     what convolutional networks share
-    optunet_passes   OptuNet's passes over a fixed data set
+    native           C code, compiled where it runs
+    optunet_kernel   OptuNet's passes in C
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5
     resnet           residual networks, with filter response normalisation

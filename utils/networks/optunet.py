@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from utils.networks.autograd import DataPasses
 from utils.networks.conv_network import ConvNetwork, linear
 from utils.networks.layers import (
     dense_convolution,
@@ -19,7 +20,12 @@ from utils.networks.layers import (
     shifted_kernels,
 )
 from utils.networks.network import NONE, Group, Slot, lay_out
-from utils.networks.optunet_passes import OptuNetPasses
+from utils.networks.optunet_kernel import (
+    OptuNetGradient,
+    OptuNetKernel,
+    OptuNetPasses,
+    optunet_kernel,
+)
 
 import torch
 import torch.nn.functional as F
@@ -65,8 +71,29 @@ class OptuNet(ConvNetwork):
         head = linear("fc", self.num_classes, (BLOCKS, CHANNELS), None, ("g", "c2"))
         return lay_out(first, second, *head)
 
-    def data_passes(self, images: Tensor) -> OptuNetPasses:
-        return OptuNetPasses(self, images, POOL)
+    def outputs(self, weights: Tensor, images: Tensor) -> Tensor:
+        kernel = None
+        if not (torch.is_grad_enabled() and (weights.requires_grad or images.requires_grad)):
+            kernel = self._kernel_for(weights, images)
+        if kernel is None:
+            return super().outputs(weights, images)
+        self.check(weights)
+        stack = weights[None] if weights.dim() == 1 else weights
+        logits = kernel.forward(stack, images)
+        return logits[0] if weights.dim() == 1 else logits
+
+    def gradient(self, weights: Tensor, gradient: Tensor, rows: int):
+        kernel = self._kernel_for(weights)
+        if kernel is None:
+            return super().gradient(weights, gradient, rows)
+        return OptuNetGradient(kernel, weights, gradient)
+
+    def data_passes(self, images: Tensor) -> DataPasses:
+        kernel = self._kernel_for(images)
+        return super().data_passes(images) if kernel is None else OptuNetPasses(kernel, images)
+
+    def _kernel_for(self, *tensors: Tensor) -> OptuNetKernel | None:
+        return optunet_kernel(tensors, self.input_shape, self.num_classes)
 
     def forward(self, tensors, images, statistics=None):
         stack = {name: tensor[None] for name, tensor in tensors.items()}
