@@ -59,10 +59,13 @@ class Batches:
     ):
         self._labels, self._padding, self._flips = labels, padding, flips
         self._input_shape, self._normalisation = input_shape, normalisation
-        height, width = images.shape[-2:]
-        # A view of every crop: [N, C, row, column, H, W].
-        padded = F.pad(images, (padding,) * 4) if padding else images
-        self._crops = padded.unfold(2, height, 1).unfold(3, width, 1)
+        self._size = images.shape[-2:]
+        padded = F.pad(images, (padding,) * 4)
+        self._padded_shape, numbers = padded.shape[1:], padded[0].numel()
+        # A crop is part of as many numbers as an image has, from the crop's first number on. Those
+        # are copied at once, four times as fast as the crop's rows.
+        flat = torch.cat([padded.flatten(), padded.new_zeros(numbers)])
+        self._from_everywhere = flat.as_strided((len(images) * numbers, numbers), (1, 1))
 
     def epoch(
         self, batch_size: int, *, seed: int, streams: Sequence[Hashable], epoch: int
@@ -78,12 +81,19 @@ class Batches:
         flipped = draw(lambda stream: self._choose_flips(num_points, seed, stream, epoch))
         for start in range(0, num_points, batch_size):
             now = slice(start, start + batch_size)
-            images = self._crops[orders[:, now], :, rows[:, now], columns[:, now]]
+            images = self._cropped(orders[:, now], rows[:, now], columns[:, now])
             if self._flips:
                 mirrored = flipped[:, now, None, None, None]
                 images = torch.where(mirrored, images.flip(-1), images)
             inputs = network_inputs(images, self._input_shape, self._normalisation)
             yield inputs, self._labels[orders[:, now]]
+
+    def _cropped(self, numbers: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return crops [K, batch, C, H, W] of these images, with these top left corners."""
+        (height, width), (*_, padded_width) = self._size, self._padded_shape
+        starts = numbers * self._from_everywhere.shape[1] + rows * padded_width + columns
+        pieces = self._from_everywhere.index_select(0, starts.flatten())
+        return pieces.view(*starts.shape, *self._padded_shape)[..., :height, :width]
 
     def _crop_places(self, count: int, seed: int, stream: Hashable, epoch: int) -> Tensor:
         """Draw the top left corners [2, count] of the crops."""
