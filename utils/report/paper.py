@@ -97,6 +97,8 @@ def judge(claim: Claim, results: Results) -> Verdict:
         runs = [results.runs[kind] for kind in claim.kinds]
         return Verdict(claim, UNKNOWN, why_not(error, *runs), "")
     sentence = claim.in_short.get(finding.mark)
+    if finding.mark == UNDECIDED and claim.in_short:
+        sentence = f"These runs do not decide “{claim.text.rstrip('.')}”"
     in_short = f"{sentence}: {finding.numbers}." if sentence else ""
     return Verdict(claim, finding.mark, finding.evidence, in_short)
 

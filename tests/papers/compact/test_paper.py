@@ -43,7 +43,7 @@ def test_every_figure_and_every_claim_is_there(written):
     missing = [c["evidence"] for c in numbers["claims"] if c["mark"] == "not measured"]
     assert missing == ["The paper's numbers are for a larger network or other data."]
     in_short = [c for c in numbers["claims"] if c["in_short"]]
-    assert len(in_short) == 7  # of 8: the first has no verdict on so few draws
+    assert len(in_short) == 8  # the first says that so few draws do not decide it
 
 
 def test_the_numbers_are_those_of_the_runs_and_of_the_paper(written, reproduced):
