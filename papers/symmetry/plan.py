@@ -11,6 +11,8 @@ APPROXIMATIONS = (
     "SWAG",
     "Laplace",
     "SGHMC",
+    "SGLD",
+    "snapshot",
 )  # kinds of runs, in the order of Table 1
 
 SYMMETRY_STEPS = (
