@@ -1,7 +1,7 @@
 """Networks computed in C (NAME.c): gradients of stacks on batches, passes over a data set, logits.
 
-Images are computed side by side, one in each lane of a vector (lanes.h). The networks of a stack are
-computed one after the other, so each has the same numbers in every stack.
+Images are computed side by side, one in each lane of a vector (lanes.h). The networks of a stack
+are computed one after the other, so each has the same numbers in every stack.
 """
 
 import ctypes

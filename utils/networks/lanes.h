@@ -9,11 +9,13 @@
 
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
+#define STEP static __attribute__((noinline)) void /* alone it keeps its sums in registers */
 #define UNROLLED _Pragma("GCC unroll 32")
 #define ROUNDED_UP(size, multiple) (((size) + (multiple) - 1) / (multiple) * (multiple))
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t marks __attribute__((vector_size(4 * LANES)));
+typedef int8_t places __attribute__((vector_size(LANES))); /* within pooling windows */
 typedef lanes unaligned_lanes __attribute__((aligned(4), may_alias));
 typedef float unaligned_eight __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float unaligned_four __attribute__((vector_size(16), aligned(4), may_alias));
@@ -118,7 +120,7 @@ INLINE int place_offset(const Convolution layer, int place) {
 /* Compute `block` channels of one window, from the output `first` on. */
 INLINE void pool_window(const Convolution layer, int block, int first, int y, int x,
                         const float *weights, const float *bias, const lanes *pixels, lanes *maps,
-                        marks *places) {
+                        places *chosen) {
     const int kernel = layer.kernel, area = layer.pool * layer.pool;
     const lanes *corner = pixels + layer.pool * (y * layer.width + x) * layer.in;
     lanes sums[block][area];
@@ -142,30 +144,30 @@ INLINE void pool_window(const Convolution layer, int block, int first, int y, in
         UNROLLED for (int at = 0; at < area; at++) {
             marks larger = sums[out][at] > best; /* than 0, too: ReLU */
             best = (lanes)(((marks)sums[out][at] & larger) | ((marks)best & ~larger));
-            place = (place_offset(layer, at) & larger) | (place & ~larger);
+            place = (at & larger) | (place & ~larger);
         }
         maps[output_at(layer, first + out, y, x)] = best;
-        places[output_at(layer, first + out, y, x)] = place;
+        chosen[output_at(layer, first + out, y, x)] = __builtin_convertvector(place, places);
     }
 }
 
-/* Set `maps` to the pooled outputs, and `places` to where in their windows the maxima are.
+/* Set `maps` to the pooled outputs, and `chosen` to the places of the maxima.
 
    The weights are [out, in, kernel, kernel], and sums start at a bias [out] if there is one. */
 INLINE void pool_convolution(const Convolution layer, const float *weights, const float *bias,
-                             const lanes *pixels, lanes *maps, marks *places) {
+                             const lanes *pixels, lanes *maps, places *chosen) {
     const int most = 24 / (layer.pool * layer.pool); /* sums stay in registers */
     const int blocks = (layer.out + most - 1) / most, block = (layer.out + blocks - 1) / blocks;
     const int whole = layer.out / block * block;
     for (int first = 0; first < whole; first += block)
         for (int y = 0; y < pooled_rows(layer); y++)
             for (int x = 0; x < pooled_columns(layer); x++)
-                pool_window(layer, block, first, y, x, weights, bias, pixels, maps, places);
+                pool_window(layer, block, first, y, x, weights, bias, pixels, maps, chosen);
     if (whole < layer.out)
         for (int y = 0; y < pooled_rows(layer); y++)
             for (int x = 0; x < pooled_columns(layer); x++)
                 pool_window(layer, layer.out - whole, whole, y, x, weights, bias, pixels, maps,
-                            places);
+                            chosen);
 }
 
 /* Add the gradient by one channel's weights to `sums` [kernel, PATCH_ROW].
@@ -173,13 +175,16 @@ INLINE void pool_convolution(const Convolution layer, const float *weights, cons
    Only the place of a maximum has a gradient, and it is another one in every image. So these are
    sums over images [height, width, in] one by one. From `slack` numbers behind an image are read. */
 INLINE void add_patches(const Convolution layer, int out, const float *const *images, int count,
-                        const lanes *slopes, const marks *places, float *sums) {
+                        const lanes *slopes, const places *chosen, float *sums) {
     const int kernel = layer.kernel, row = layer.in * kernel, stride = PATCH_ROW(layer.in, kernel);
     const int rest = row % LANES, parts = row / LANES + (rest > 8), tail = parts * LANES;
     const int has_eight = rest > 4 && rest <= 8, has_four = rest > 0 && rest <= 4;
     lanes wide[kernel][parts + 1];
     unaligned_eight eight[kernel];
     unaligned_four four[kernel];
+    int offsets[layer.pool * layer.pool];
+    UNROLLED for (int at = 0; at < layer.pool * layer.pool; at++)
+        offsets[at] = place_offset(layer, at) * layer.in;
     UNROLLED for (int i = 0; i < kernel; i++) {
         UNROLLED for (int part = 0; part < parts; part++)
             wide[i][part] = *(unaligned_lanes *)(sums + i * stride + part * LANES);
@@ -192,11 +197,10 @@ INLINE void add_patches(const Convolution layer, int out, const float *const *im
         for (int x = 0; x < pooled_columns(layer); x++) {
             const int at = output_at(layer, out, y, x);
             const float *slope = (const float *)&slopes[at];
-            const int32_t *place = (const int32_t *)&places[at];
+            const int8_t *place = (const int8_t *)&chosen[at];
             for (int lane = 0; lane < count; lane++) {
-                const float *corner =
-                    images[lane] +
-                    (layer.pool * (y * layer.width + x) + place[lane]) * layer.in;
+                const float *corner = images[lane] + offsets[place[lane]] +
+                                      layer.pool * (y * layer.width + x) * layer.in;
                 UNROLLED for (int i = 0; i < kernel; i++) {
                     const float *from = corner + i * layer.width * layer.in;
                     UNROLLED for (int part = 0; part < parts; part++)
@@ -229,17 +233,18 @@ INLINE void add_kernels(int out, int in, int kernel, const float *sums, float *g
 }
 
 /* Spread slopes over the places of pooling windows: errors [out, pool · rows, pool · columns]. */
-INLINE void unpool(const Convolution layer, const lanes *slopes, const marks *places,
+INLINE void unpool(const Convolution layer, const lanes *slopes, const places *chosen,
                    lanes *errors) {
     const int rows = pooled_rows(layer), columns = pooled_columns(layer), pool = layer.pool;
     for (int out = 0; out < layer.out; out++)
         for (int y = 0; y < rows; y++)
             for (int x = 0; x < columns; x++) {
                 const int from = output_at(layer, out, y, x);
+                const marks place = __builtin_convertvector(chosen[from], marks);
                 lanes *corner = errors + ((out * rows + y) * columns * pool + x) * pool;
                 UNROLLED for (int at = 0; at < pool * pool; at++)
                     corner[at / pool * columns * pool + at % pool] = (lanes)(
-                        (marks)slopes[from] & (places[from] == place_offset(layer, at)));
+                        (marks)slopes[from] & (place == at));
             }
 }
 

@@ -37,7 +37,7 @@ typedef struct { /* the gradient by each of the same; biases have one for each l
 
 typedef struct {
     lanes first[ROWS1][COLUMNS1][C1], second[FLAT]; /* pooled maps */
-    marks first_places[ROWS1][COLUMNS1][C1], second_places[FLAT];
+    places first_places[ROWS1][COLUMNS1][C1], second_places[FLAT];
     lanes hidden1[H1], hidden2[H2], logits[CLASSES];
 } Trace;
 
@@ -50,7 +50,7 @@ typedef struct {
     Sums sums;
 } Space;
 
-static void forward_lanes(const Weights *weights, Space *space, Trace *trace) {
+STEP forward_lanes(const Weights *weights, Space *space, Trace *trace) {
     lanes *first = &trace->first[0][0][0];
     pool_convolution(FIRST_LAYER, &weights->first[0][0][0][0], weights->first_bias, space->pixels,
                      first, &trace->first_places[0][0][0]);
@@ -64,7 +64,7 @@ static void forward_lanes(const Weights *weights, Space *space, Trace *trace) {
 }
 
 /* Set space->by_second to the gradient by the flattened maps, before their ReLU. */
-static void back_through_dense(const Weights *weights, const lanes *errors, const Trace *trace,
+STEP back_through_dense(const Weights *weights, const lanes *errors, const Trace *trace,
                                Space *space) {
     Sums *sums = &space->sums;
     write_rows(H2, trace->hidden2, space->hidden2[0], ROW2);
@@ -84,7 +84,7 @@ static void back_through_dense(const Weights *weights, const lanes *errors, cons
     add_to(H1, space->slopes1, sums->bias1);
 }
 
-static void back_through_second(const Weights *weights, int count, const Trace *trace,
+STEP back_through_second(const Weights *weights, int count, const Trace *trace,
                                 Space *space) {
     const float *maps[LANES];
     write_rows(FIRST, &trace->first[0][0][0], space->first[0], FIRST_ROW);
@@ -102,7 +102,7 @@ static void back_through_second(const Weights *weights, int count, const Trace *
     apply_relu(FIRST, space->by_first, &trace->first[0][0][0]);
 }
 
-static void back_through_first(const float *const *images, int count, const Trace *trace,
+STEP back_through_first(const float *const *images, int count, const Trace *trace,
                                Space *space) {
     const float *copies[LANES];
     for (int lane = 0; lane < count; lane++) {
@@ -119,14 +119,14 @@ static void back_through_first(const float *const *images, int count, const Trac
         add_to(C1, space->by_first + at * C1, space->sums.first_bias);
 }
 
-static void backward_lanes(const Weights *weights, const float *const *images, int count,
+STEP backward_lanes(const Weights *weights, const float *const *images, int count,
                            const lanes *errors, const Trace *trace, Space *space) {
     back_through_dense(weights, errors, trace, space);
     back_through_second(weights, count, trace, space);
     back_through_first(images, count, trace, space);
 }
 
-static void add_sums(const Sums *sums, float *gradient) {
+STEP add_sums(const Sums *sums, float *gradient) {
     Weights *by = (Weights *)gradient;
     add_kernels(C1, CHANNELS, KERNEL, sums->first[0][0], &by->first[0][0][0][0]);
     add_kernels(C2, C1, KERNEL, sums->second[0][0], &by->second[0][0][0][0]);

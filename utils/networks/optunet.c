@@ -30,7 +30,7 @@ typedef struct { /* the gradient by each of the same, for each lane but in the f
 
 typedef struct { /* what the backward pass needs of LANES images */
     lanes maps[BLOCKS][ROWS][COLUMNS];
-    marks places[BLOCKS][ROWS][COLUMNS]; /* of each maximum, from the corner of its window */
+    places chosen[BLOCKS][ROWS][COLUMNS]; /* of the maxima */
     lanes hidden[BLOCKS][BRANCHES][HIGH][WIDE];
     lanes means[UNITS], logits[CLASSES];
 } Trace;
@@ -41,7 +41,7 @@ typedef struct {
     Sums sums;
 } Space;
 
-static void average_second(const Weights *weights, Trace *trace) {
+STEP average_second(const Weights *weights, Trace *trace) {
     for (int block = 0; block < BLOCKS; block++)
         for (int channel = 0; channel < BRANCHES; channel++) {
             lanes total = {0};
@@ -59,14 +59,14 @@ static void average_second(const Weights *weights, Trace *trace) {
         }
 }
 
-static void forward_lanes(const Weights *weights, Space *space, Trace *trace) {
+STEP forward_lanes(const Weights *weights, Space *space, Trace *trace) {
     pool_convolution(FIRST_LAYER, &weights->first[0][0][0], 0, space->pixels,
-                     &trace->maps[0][0][0], &trace->places[0][0][0]);
+                     &trace->maps[0][0][0], &trace->chosen[0][0][0]);
     average_second(weights, trace);
     linear(UNITS, CLASSES, weights->last[0], weights->bias, trace->means, trace->logits);
 }
 
-static void back_through_last(const Weights *weights, const lanes *errors, const Trace *trace,
+STEP back_through_last(const Weights *weights, const lanes *errors, const Trace *trace,
                               Space *space) {
     for (int class = 0; class < CLASSES; class++) {
         space->sums.bias[class] += errors[class];
@@ -76,13 +76,12 @@ static void back_through_last(const Weights *weights, const lanes *errors, const
     back_through_linear(UNITS, CLASSES, weights->last[0], errors, space->slopes);
 }
 
-/* Set `behind` to the gradient by the pooled maps. */
-static void back_through_second(const Weights *weights, const Trace *trace, const lanes *slopes,
-                                Sums *sums, lanes behind[BLOCKS][ROWS][COLUMNS]) {
-    memset(behind, 0, BLOCKS * ROWS * COLUMNS * sizeof(lanes));
+/* Set space->behind to the gradient by the pooled maps. */
+STEP back_through_second(const Weights *weights, const Trace *trace, Space *space) {
+    memset(space->behind, 0, sizeof space->behind);
     for (int block = 0; block < BLOCKS; block++)
         for (int channel = 0; channel < BRANCHES; channel++) {
-            lanes slope = slopes[block * BRANCHES + channel] / (float)SUMS;
+            lanes slope = space->slopes[block * BRANCHES + channel] / (float)SUMS;
             lanes through[HIGH][WIDE];
             for (int y = 0; y < HIGH; y++)
                 for (int x = 0; x < WIDE; x++)
@@ -90,29 +89,29 @@ static void back_through_second(const Weights *weights, const Trace *trace, cons
             for (int i = 0; i < LARGE; i++)
                 for (int j = 0; j < LARGE; j++) {
                     float weight = weights->second[block][channel][i][j];
-                    lanes sum = sums->second[block][channel][i][j];
+                    lanes sum = space->sums.second[block][channel][i][j];
                     for (int y = 0; y < HIGH; y++)
                         for (int x = 0; x < WIDE; x++) {
                             sum += through[y][x] * trace->maps[block][y + i][x + j];
-                            behind[block][y + i][x + j] += weight * through[y][x];
+                            space->behind[block][y + i][x + j] += weight * through[y][x];
                         }
-                    sums->second[block][channel][i][j] = sum;
+                    space->sums.second[block][channel][i][j] = sum;
                 }
         }
 }
 
-static void backward_lanes(const Weights *weights, const float *const *images, int count,
+STEP backward_lanes(const Weights *weights, const float *const *images, int count,
                            const lanes *errors, const Trace *trace, Space *space) {
-    lanes *behind = &space->behind[0][0][0];
     back_through_last(weights, errors, trace, space);
-    back_through_second(weights, trace, space->slopes, &space->sums, space->behind);
+    back_through_second(weights, trace, space);
+    lanes *behind = &space->behind[0][0][0];
     apply_relu(BLOCKS * ROWS * COLUMNS, behind, &trace->maps[0][0][0]);
     for (int block = 0; block < BLOCKS; block++)
-        add_patches(FIRST_LAYER, block, images, count, behind, &trace->places[0][0][0],
+        add_patches(FIRST_LAYER, block, images, count, behind, &trace->chosen[0][0][0],
                     space->sums.first[block][0]);
 }
 
-static void add_sums(const Sums *sums, float *gradient) {
+STEP add_sums(const Sums *sums, float *gradient) {
     Weights *by = (Weights *)gradient;
     add_kernels(BLOCKS, CHANNELS, SMALL, sums->first[0][0], &by->first[0][0][0]);
     add_lanes(UNITS * LARGE * LARGE, &sums->second[0][0][0][0], &by->second[0][0][0][0]);
