@@ -25,9 +25,8 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL, num_classes: int):
         self._library, self._classes = library, num_classes
-        self._trace_bytes, space = library.trace_bytes(), library.space_bytes()
-        self._traces, self._space = Buffer(), Buffer()
-        self._space.hold(space)
+        self._space, self._traces = Buffer(), Buffer()
+        self._space.hold(library.space_bytes())
 
     def forward(
         self, weights: Tensor, images: Tensor, rows: Tensor | None = None, *, keep: bool = True
@@ -42,7 +41,7 @@ class Kernel:
         self._rows, self._stride = rows, 0 if shared else self._images[0].numel()
         self.count = len(rows) if rows is not None else images.shape[0 if shared else 1]
         blocks = len(weights) * math.ceil(self.count / LANES)
-        self._traces.hold(self._trace_bytes * (blocks if keep else 1))
+        self._traces.hold(self._library.trace_bytes() * (blocks if keep else 1))
         logits = torch.empty(len(weights), self.count, self._classes)
         self._library.forward(*self._arguments(), ctypes.c_int(keep), _address(logits))
         return logits
@@ -96,10 +95,11 @@ class KernelGradient:
 class KernelPasses:
     """`autograd.DataPasses` by a kernel. Every process computes on one thread."""
 
+    chunk_rows = 512  # what the backward pass needs of these stays in the processor's cache
     flops = 0.0
 
-    def __init__(self, kernel: Kernel, images: Tensor, chunk_rows: int):
-        self._kernel, self._images, self.chunk_rows = kernel, images, chunk_rows
+    def __init__(self, kernel: Kernel, images: Tensor):
+        self._kernel, self._images = kernel, images
 
     def begin(self, weights: Tensor, gradient: Tensor) -> None:
         self._weights, self._gradient = weights[None], gradient.zero_()[None]
@@ -126,8 +126,6 @@ class CompiledNetwork(ConvNetwork):
     The C code, NAME.c, takes float32 on a CPU. It makes no graph for autograd.
     """
 
-    rows_in_cache = 512  # whose forward pass leaves what the processor's cache can hold
-
     @property
     def constants(self) -> dict[str, int]:
         """Return the sizes that the C code is compiled with."""
@@ -136,9 +134,9 @@ class CompiledNetwork(ConvNetwork):
         return {"CHANNELS": channels, "HEIGHT": height, "WIDTH": width, "CLASSES": classes}
 
     def outputs(self, weights: Tensor, images: Tensor) -> Tensor:
-        wants_graph = weights.requires_grad or images.requires_grad
-        no_kernel = torch.is_grad_enabled() and wants_graph
-        kernel = None if no_kernel else self._kernel_for(weights, images)
+        kernel = None
+        if not (torch.is_grad_enabled() and (weights.requires_grad or images.requires_grad)):
+            kernel = self._kernel_for(weights, images)
         if kernel is None:
             return super().outputs(weights, images)
         self.check(weights)
@@ -154,9 +152,7 @@ class CompiledNetwork(ConvNetwork):
 
     def data_passes(self, images: Tensor) -> DataPasses:
         kernel = self._kernel_for(images)
-        if kernel is None:
-            return super().data_passes(images)
-        return KernelPasses(kernel, images, self.rows_in_cache)
+        return super().data_passes(images) if kernel is None else KernelPasses(kernel, images)
 
     def _kernel_for(self, *tensors: Tensor) -> Kernel | None:
         """Return a kernel if these tensors are float32 on a CPU, and there is a compiler."""

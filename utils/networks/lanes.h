@@ -117,6 +117,19 @@ INLINE int place_offset(const Convolution layer, int place) {
     return place / layer.pool * layer.width + place % layer.pool;
 }
 
+/* Take the first of equal values. Their maximum is 0 at least: this is ReLU. */
+INLINE void choose_largest(int area, const lanes *values, lanes *maximum, places *chosen) {
+    lanes best = {0};
+    marks place = {0};
+    UNROLLED for (int at = 0; at < area; at++) {
+        marks larger = values[at] > best;
+        best = (lanes)(((marks)values[at] & larger) | ((marks)best & ~larger));
+        place = (at & larger) | (place & ~larger);
+    }
+    *maximum = best;
+    *chosen = __builtin_convertvector(place, places);
+}
+
 /* Compute `block` channels of one window, from the output `first` on. */
 INLINE void pool_window(const Convolution layer, int block, int first, int y, int x,
                         const float *weights, const float *bias, const lanes *pixels, lanes *maps,
@@ -139,15 +152,8 @@ INLINE void pool_window(const Convolution layer, int block, int first, int y, in
                             weights[((out * layer.in + in) * kernel + i) * kernel + j] * pixel;
                 }
     UNROLLED for (int out = 0; out < block; out++) {
-        lanes best = {0};
-        marks place = {0};
-        UNROLLED for (int at = 0; at < area; at++) {
-            marks larger = sums[out][at] > best; /* than 0, too: ReLU */
-            best = (lanes)(((marks)sums[out][at] & larger) | ((marks)best & ~larger));
-            place = (at & larger) | (place & ~larger);
-        }
-        maps[output_at(layer, first + out, y, x)] = best;
-        chosen[output_at(layer, first + out, y, x)] = __builtin_convertvector(place, places);
+        const int at = output_at(layer, first + out, y, x);
+        choose_largest(area, sums[out], maps + at, chosen + at);
     }
 }
 
@@ -170,56 +176,82 @@ INLINE void pool_convolution(const Convolution layer, const float *weights, cons
                             chosen);
 }
 
+/* The sums over patches, which stay in registers: each row of a kernel has `parts` vectors of LANES
+   numbers, and behind these a shorter one for a rest of at most eight, or four. */
+INLINE int rest_of(const Convolution layer) { return layer.in * layer.kernel % LANES; }
+
+INLINE int parts_of(const Convolution layer) {
+    return layer.in * layer.kernel / LANES + (rest_of(layer) > 8);
+}
+
+INLINE int has_eight(const Convolution layer) {
+    return rest_of(layer) > 4 && rest_of(layer) <= 8;
+}
+
+INLINE int has_four(const Convolution layer) { return rest_of(layer) > 0 && rest_of(layer) <= 4; }
+
+INLINE void read_sums(const Convolution layer, const float *sums, lanes *wide,
+                      unaligned_eight *eight, unaligned_four *four) {
+    UNROLLED for (int i = 0; i < layer.kernel; i++) {
+        const float *row = sums + i * PATCH_ROW(layer.in, layer.kernel);
+        UNROLLED for (int part = 0; part < parts_of(layer); part++)
+            *wide++ = *(const unaligned_lanes *)(row + part * LANES);
+        if (has_eight(layer))
+            eight[i] = *(const unaligned_eight *)(row + parts_of(layer) * LANES);
+        if (has_four(layer))
+            four[i] = *(const unaligned_four *)(row + parts_of(layer) * LANES);
+    }
+}
+
+INLINE void write_sums(const Convolution layer, const lanes *wide, const unaligned_eight *eight,
+                       const unaligned_four *four, float *sums) {
+    UNROLLED for (int i = 0; i < layer.kernel; i++) {
+        float *row = sums + i * PATCH_ROW(layer.in, layer.kernel);
+        UNROLLED for (int part = 0; part < parts_of(layer); part++)
+            *(unaligned_lanes *)(row + part * LANES) = *wide++;
+        if (has_eight(layer))
+            *(unaligned_eight *)(row + parts_of(layer) * LANES) = eight[i];
+        if (has_four(layer))
+            *(unaligned_four *)(row + parts_of(layer) * LANES) = four[i];
+    }
+}
+
+INLINE void add_patch(const Convolution layer, float slope, const float *corner, lanes *wide,
+                      unaligned_eight *eight, unaligned_four *four) {
+    UNROLLED for (int i = 0; i < layer.kernel; i++) {
+        const float *row = corner + i * layer.width * layer.in;
+        UNROLLED for (int part = 0; part < parts_of(layer); part++)
+            *wide++ += slope * *(const unaligned_lanes *)(row + part * LANES);
+        if (has_eight(layer))
+            eight[i] += slope * *(const unaligned_eight *)(row + parts_of(layer) * LANES);
+        if (has_four(layer))
+            four[i] += slope * *(const unaligned_four *)(row + parts_of(layer) * LANES);
+    }
+}
+
 /* Add the gradient by one channel's weights to `sums` [kernel, PATCH_ROW].
 
    Only the place of a maximum has a gradient, and it is another one in every image. So these are
-   sums over images [height, width, in] one by one. From `slack` numbers behind an image are read. */
+   sums over images [height, width, in] one by one. Behind an image there must be as many numbers as
+   its last vector reads. */
 INLINE void add_patches(const Convolution layer, int out, const float *const *images, int count,
                         const lanes *slopes, const places *chosen, float *sums) {
-    const int kernel = layer.kernel, row = layer.in * kernel, stride = PATCH_ROW(layer.in, kernel);
-    const int rest = row % LANES, parts = row / LANES + (rest > 8), tail = parts * LANES;
-    const int has_eight = rest > 4 && rest <= 8, has_four = rest > 0 && rest <= 4;
-    lanes wide[kernel][parts + 1];
-    unaligned_eight eight[kernel];
-    unaligned_four four[kernel];
+    lanes wide[layer.kernel * parts_of(layer) + 1];
+    unaligned_eight eight[layer.kernel];
+    unaligned_four four[layer.kernel];
     int offsets[layer.pool * layer.pool];
     UNROLLED for (int at = 0; at < layer.pool * layer.pool; at++)
         offsets[at] = place_offset(layer, at) * layer.in;
-    UNROLLED for (int i = 0; i < kernel; i++) {
-        UNROLLED for (int part = 0; part < parts; part++)
-            wide[i][part] = *(unaligned_lanes *)(sums + i * stride + part * LANES);
-        if (has_eight)
-            eight[i] = *(unaligned_eight *)(sums + i * stride + tail);
-        if (has_four)
-            four[i] = *(unaligned_four *)(sums + i * stride + tail);
-    }
+    read_sums(layer, sums, wide, eight, four);
     for (int y = 0; y < pooled_rows(layer); y++)
         for (int x = 0; x < pooled_columns(layer); x++) {
             const int at = output_at(layer, out, y, x);
-            const float *slope = (const float *)&slopes[at];
-            const int8_t *place = (const int8_t *)&chosen[at];
-            for (int lane = 0; lane < count; lane++) {
-                const float *corner = images[lane] + offsets[place[lane]] +
-                                      layer.pool * (y * layer.width + x) * layer.in;
-                UNROLLED for (int i = 0; i < kernel; i++) {
-                    const float *from = corner + i * layer.width * layer.in;
-                    UNROLLED for (int part = 0; part < parts; part++)
-                        wide[i][part] += slope[lane] * *(unaligned_lanes *)(from + part * LANES);
-                    if (has_eight)
-                        eight[i] += slope[lane] * *(unaligned_eight *)(from + tail);
-                    if (has_four)
-                        four[i] += slope[lane] * *(unaligned_four *)(from + tail);
-                }
-            }
+            const int corner = layer.pool * (y * layer.width + x) * layer.in;
+            for (int lane = 0; lane < count; lane++)
+                add_patch(layer, slopes[at][lane],
+                          images[lane] + corner + offsets[chosen[at][lane]], wide, eight, four);
         }
-    UNROLLED for (int i = 0; i < kernel; i++) {
-        UNROLLED for (int part = 0; part < parts; part++)
-            *(unaligned_lanes *)(sums + i * stride + part * LANES) = wide[i][part];
-        if (has_eight)
-            *(unaligned_eight *)(sums + i * stride + tail) = eight[i];
-        if (has_four)
-            *(unaligned_four *)(sums + i * stride + tail) = four[i];
-    }
+    write_sums(layer, wide, eight, four, sums);
 }
 
 /* Add sums [out, kernel, PATCH_ROW] to a gradient [out, in, kernel, kernel]. */
