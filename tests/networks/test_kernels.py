@@ -90,11 +90,11 @@ def test_errors_of_active_rows_are_those_of_all_rows_with_zeros(small_network):
     assert gradients[0].norm() > 1
 
 
-@pytest.mark.parametrize("count", [1, 16, 37])
-def test_gradients_of_stacks_are_those_of_autograd(network, count):
-    weights = stack_of(network)
-    inputs = torch.stack([drawn_images(network, count, seed, torch.float32) for seed in range(3)])
-    labels = torch.arange(3 * count).view(3, count) % CLASSES
+def assert_gradients_of_autograd(network, weights, count):
+    """Compare the gradients of a stack, each on its own images, with double precision."""
+    size = len(weights)
+    inputs = torch.stack([drawn_images(network, count, k, torch.float32) for k in range(size)])
+    labels = torch.arange(size * count).view(size, count) % CLASSES
     start, results = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1)), []
     for exact in (False, True):
         convert = torch.Tensor.double if exact else torch.Tensor.float
@@ -105,6 +105,21 @@ def test_gradients_of_stacks_are_those_of_autograd(network, count):
         results.append((nll.double(), gradient.double()))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 16, 37])
+def test_gradients_of_stacks_are_those_of_autograd(network, count):
+    assert_gradients_of_autograd(network, stack_of(network), count)
+
+
+def test_the_first_of_equal_values_in_a_window_has_the_gradient():
+    """A channel without weights has equal values everywhere."""
+    network = NETWORKS["lenet, smallest"]
+    weights = stack_of(network)
+    named = network.tensors(weights)
+    named["conv1.weight"][:, 0] = named["conv2.weight"][:, 1] = 0
+    named["conv1.bias"][:, 0] = named["conv2.bias"][:, 1] = 0.3
+    assert_gradients_of_autograd(network, weights, 16)
 
 
 def test_a_member_has_the_same_bits_alone_as_in_a_stack(small_network):
