@@ -10,7 +10,7 @@ Modules, each importing only from those before it:
     mlp              the multilayer perceptron
     conv_network     what convolutional networks share
     native           C code, compiled where it runs
-    optunet_kernel   OptuNet's passes in C
+    kernels          networks computed in C
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5
     resnet           residual networks, with filter response normalisation

@@ -8,7 +8,8 @@ With the usual width w = 6 these are 6, 16, 120 and 84 units.
 from dataclasses import dataclass
 from functools import cached_property
 
-from utils.networks.conv_network import ConvNetwork, convolution, linear
+from utils.networks.conv_network import convolution, linear
+from utils.networks.kernels import CompiledNetwork
 from utils.networks.layers import convolve, linear_map, max_pool, pooled_convolution
 from utils.networks.network import Group, Slot, lay_out
 
@@ -17,7 +18,7 @@ SMALLEST_IMAGE = 16
 
 
 @dataclass(frozen=True)
-class LeNet(ConvNetwork):
+class LeNet(CompiledNetwork):
     width: int = 6  # channels of the first convolution
 
     name = "lenet"
@@ -31,6 +32,11 @@ class LeNet(ConvNetwork):
     def groups(self) -> dict[str, Group]:
         sizes = (self.width, round(self.width * 8 / 3), self.width * 20, self.width * 14)
         return dict(zip(("c1", "c2", "h1", "h2"), map(Group, sizes), strict=True))
+
+    @property
+    def constants(self) -> dict[str, int]:
+        units = {name.upper(): group.size for name, group in self.groups.items()}
+        return super().constants | units
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

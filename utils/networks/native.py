@@ -41,7 +41,8 @@ def library(name: str, **constants: int) -> ctypes.CDLL | None:
 def _built(source: Path, compiler: str, defined: list[str]) -> Path:
     """Return the compiled file, which other processes may be making at the same time."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-    made_of = [source.read_text(), version, processor(), *FLAGS, *defined]
+    headers = [path.read_text() for path in sorted(source.parent.glob("*.h"))]
+    made_of = [source.read_text(), *headers, version, processor(), *FLAGS, *defined]
     digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
     folder = BUILD if _writable(BUILD) else Path(tempfile.mkdtemp())
     path = folder / f"{source.stem}-{digest}.so"

@@ -2,75 +2,48 @@
 
    conv 1 -> 2, 4x4 | max-pool 3, ReLU | conv 2 -> 10, 5x5, in 2 groups | ReLU, mean | linear
 
-   LANES images are computed side by side, one in each lane of a vector: every sum is taken in one
-   order, whatever the processor. HEIGHT, WIDTH and CLASSES are defined by the compiler's command. */
+   Sizes are defined by the compiler's command: CHANNELS (1), HEIGHT and WIDTH of images, CLASSES. */
 
-#include <stdint.h>
-#include <string.h>
+#include "lanes.h"
 
-#define LANES 16
 enum {
-    SMALL = 4, POOL = 3, LARGE = 5, BLOCKS = 2, CHANNELS = 5, UNITS = BLOCKS * CHANNELS,
-    ROWS = (HEIGHT - SMALL + 1) / POOL, COLUMNS = (WIDTH - SMALL + 1) / POOL,
+    SMALL = 4, POOL = 3, LARGE = 5, BLOCKS = 2, BRANCHES = 5, UNITS = BLOCKS * BRANCHES,
+    ROWS = POOLED(HEIGHT, SMALL, POOL), COLUMNS = POOLED(WIDTH, SMALL, POOL),
     HIGH = ROWS - LARGE + 1, WIDE = COLUMNS - LARGE + 1, SUMS = HIGH * WIDE,
 };
 
-typedef float lanes __attribute__((vector_size(4 * LANES)));
-typedef int32_t marks __attribute__((vector_size(4 * LANES)));
-typedef float four __attribute__((vector_size(16)));
+static const Convolution FIRST_LAYER = {CHANNELS, BLOCKS, SMALL, POOL, HEIGHT, WIDTH, 0};
 
 typedef struct {
     float first[BLOCKS][SMALL][SMALL];
-    float second[BLOCKS][CHANNELS][LARGE][LARGE];
+    float second[BLOCKS][BRANCHES][LARGE][LARGE];
     float last[CLASSES][UNITS];
     float bias[CLASSES];
 } Weights;
 
-typedef struct { /* the same, summed over the images of each lane */
-    four first[BLOCKS][SMALL];
-    lanes second[BLOCKS][CHANNELS][LARGE][LARGE];
+typedef struct { /* the gradient by each of the same, for each lane but in the first */
+    float first[BLOCKS][SMALL][PATCH_ROW(CHANNELS, SMALL)];
+    lanes second[BLOCKS][BRANCHES][LARGE][LARGE];
     lanes last[CLASSES][UNITS];
     lanes bias[CLASSES];
 } Sums;
 
 typedef struct { /* what the backward pass needs of LANES images */
     lanes maps[BLOCKS][ROWS][COLUMNS];
-    marks places[BLOCKS][ROWS][COLUMNS]; /* of each maximum, from the corner of its window */
-    lanes hidden[BLOCKS][CHANNELS][HIGH][WIDE];
-    lanes means[UNITS];
+    places chosen[BLOCKS][ROWS][COLUMNS]; /* of the maxima */
+    lanes hidden[BLOCKS][BRANCHES][HIGH][WIDE];
+    lanes means[UNITS], logits[CLASSES];
 } Trace;
 
-long trace_bytes(void) { return sizeof(Trace); }
+typedef struct {
+    lanes pixels[HEIGHT * WIDTH];
+    lanes slopes[UNITS], behind[BLOCKS][ROWS][COLUMNS];
+    Sums sums;
+} Space;
 
-static lanes positive(lanes value, lanes condition) {
-    return (lanes)((marks)value & (condition > 0.0f));
-}
-
-static void pool_first(const Weights *weights, const lanes *pixels, Trace *trace) {
+STEP average_second(const Weights *weights, Trace *trace) {
     for (int block = 0; block < BLOCKS; block++)
-        for (int y = 0; y < ROWS; y++)
-            for (int x = 0; x < COLUMNS; x++) {
-                lanes best = {0};
-                marks place = {0};
-                for (int at = 0; at < POOL * POOL; at++) {
-                    int offset = at / POOL * WIDTH + at % POOL;
-                    const lanes *corner = pixels + POOL * (y * WIDTH + x) + offset;
-                    lanes sum = {0};
-                    for (int i = 0; i < SMALL; i++)
-                        for (int j = 0; j < SMALL; j++)
-                            sum += weights->first[block][i][j] * corner[i * WIDTH + j];
-                    marks larger = sum > best; /* than 0, too: ReLU */
-                    best = (lanes)(((marks)sum & larger) | ((marks)best & ~larger));
-                    place = (offset & larger) | (place & ~larger);
-                }
-                trace->maps[block][y][x] = best;
-                trace->places[block][y][x] = place;
-            }
-}
-
-static void average_second(const Weights *weights, Trace *trace) {
-    for (int block = 0; block < BLOCKS; block++)
-        for (int channel = 0; channel < CHANNELS; channel++) {
+        for (int channel = 0; channel < BRANCHES; channel++) {
             lanes total = {0};
             for (int y = 0; y < HIGH; y++)
                 for (int x = 0; x < WIDE; x++) {
@@ -82,50 +55,33 @@ static void average_second(const Weights *weights, Trace *trace) {
                     trace->hidden[block][channel][y][x] = sum = positive(sum, sum);
                     total += sum;
                 }
-            trace->means[block * CHANNELS + channel] = total / (float)SUMS;
+            trace->means[block * BRANCHES + channel] = total / (float)SUMS;
         }
 }
 
-/* Write the logits [count, CLASSES] of up to LANES images. */
-static void forward_lanes(const Weights *weights, const float *const *images, int count,
-                          float *logits, Trace *trace) {
-    lanes pixels[HEIGHT * WIDTH];
-    for (int pixel = 0; pixel < HEIGHT * WIDTH; pixel++)
-        for (int lane = 0; lane < LANES; lane++)
-            pixels[pixel][lane] = images[lane][pixel];
-    pool_first(weights, pixels, trace);
+STEP forward_lanes(const Weights *weights, Space *space, Trace *trace) {
+    pool_convolution(FIRST_LAYER, &weights->first[0][0][0], 0, space->pixels,
+                     &trace->maps[0][0][0], &trace->chosen[0][0][0]);
     average_second(weights, trace);
+    linear(UNITS, CLASSES, weights->last[0], weights->bias, trace->means, trace->logits);
+}
+
+STEP back_through_last(const Weights *weights, const lanes *errors, const Trace *trace,
+                              Space *space) {
     for (int class = 0; class < CLASSES; class++) {
-        lanes sum = weights->bias[class] + (lanes){0};
+        space->sums.bias[class] += errors[class];
         for (int unit = 0; unit < UNITS; unit++)
-            sum += weights->last[class][unit] * trace->means[unit];
-        for (int lane = 0; lane < count; lane++)
-            logits[lane * CLASSES + class] = sum[lane];
+            space->sums.last[class][unit] += errors[class] * trace->means[unit];
     }
+    back_through_linear(UNITS, CLASSES, weights->last[0], errors, space->slopes);
 }
 
-static void back_through_last(const Weights *weights, const float *errors, int count,
-                              const Trace *trace, Sums *sums, lanes *slopes) {
-    memset(slopes, 0, UNITS * sizeof(lanes));
-    for (int class = 0; class < CLASSES; class++) {
-        lanes error = {0};
-        for (int lane = 0; lane < count; lane++)
-            error[lane] = errors[lane * CLASSES + class];
-        sums->bias[class] += error;
-        for (int unit = 0; unit < UNITS; unit++) {
-            sums->last[class][unit] += error * trace->means[unit];
-            slopes[unit] += weights->last[class][unit] * error;
-        }
-    }
-}
-
-/* Set `behind` to the gradient by the pooled maps. */
-static void back_through_second(const Weights *weights, const Trace *trace, const lanes *slopes,
-                                Sums *sums, lanes behind[BLOCKS][ROWS][COLUMNS]) {
-    memset(behind, 0, BLOCKS * ROWS * COLUMNS * sizeof(lanes));
+/* Set space->behind to the gradient by the pooled maps. */
+STEP back_through_second(const Weights *weights, const Trace *trace, Space *space) {
+    memset(space->behind, 0, sizeof space->behind);
     for (int block = 0; block < BLOCKS; block++)
-        for (int channel = 0; channel < CHANNELS; channel++) {
-            lanes slope = slopes[block * CHANNELS + channel] / (float)SUMS;
+        for (int channel = 0; channel < BRANCHES; channel++) {
+            lanes slope = space->slopes[block * BRANCHES + channel] / (float)SUMS;
             lanes through[HIGH][WIDE];
             for (int y = 0; y < HIGH; y++)
                 for (int x = 0; x < WIDE; x++)
@@ -133,87 +89,34 @@ static void back_through_second(const Weights *weights, const Trace *trace, cons
             for (int i = 0; i < LARGE; i++)
                 for (int j = 0; j < LARGE; j++) {
                     float weight = weights->second[block][channel][i][j];
-                    lanes sum = sums->second[block][channel][i][j];
+                    lanes sum = space->sums.second[block][channel][i][j];
                     for (int y = 0; y < HIGH; y++)
                         for (int x = 0; x < WIDE; x++) {
                             sum += through[y][x] * trace->maps[block][y + i][x + j];
-                            behind[block][y + i][x + j] += weight * through[y][x];
+                            space->behind[block][y + i][x + j] += weight * through[y][x];
                         }
-                    sums->second[block][channel][i][j] = sum;
+                    space->sums.second[block][channel][i][j] = sum;
                 }
         }
 }
 
-/* Only the place of a maximum has a gradient, and it is another one in every image. */
-static void back_through_first(const float *const *images, int count, const Trace *trace,
-                               lanes behind[BLOCKS][ROWS][COLUMNS], Sums *sums) {
+STEP backward_lanes(const Weights *weights, const float *const *images, int count,
+                           const lanes *errors, const Trace *trace, Space *space) {
+    back_through_last(weights, errors, trace, space);
+    back_through_second(weights, trace, space);
+    lanes *behind = &space->behind[0][0][0];
+    apply_relu(BLOCKS * ROWS * COLUMNS, behind, &trace->maps[0][0][0]);
     for (int block = 0; block < BLOCKS; block++)
-        for (int y = 0; y < ROWS; y++)
-            for (int x = 0; x < COLUMNS; x++) {
-                lanes slope = positive(behind[block][y][x], trace->maps[block][y][x]);
-                for (int lane = 0; lane < count; lane++) {
-                    const float *corner = images[lane] + POOL * (y * WIDTH + x) +
-                                          trace->places[block][y][x][lane];
-                    for (int i = 0; i < SMALL; i++) {
-                        four pixels;
-                        memcpy(&pixels, corner + i * WIDTH, sizeof pixels);
-                        sums->first[block][i] += slope[lane] * pixels;
-                    }
-                }
-            }
+        add_patches(FIRST_LAYER, block, images, count, behind, &trace->chosen[0][0][0],
+                    space->sums.first[block][0]);
 }
 
-static void add_sums(const Sums *sums, float *gradient) {
-    const float *first = (const float *)sums->first;
-    for (int index = 0; index < BLOCKS * SMALL * SMALL; index++)
-        *gradient++ += first[index];
-    const lanes *others = &sums->second[0][0][0][0];
-    for (int index = 0; index < UNITS * LARGE * LARGE + CLASSES * (UNITS + 1); index++) {
-        double total = 0;
-        for (int lane = 0; lane < LANES; lane++)
-            total += others[index][lane];
-        *gradient++ += (float)total;
-    }
+STEP add_sums(const Sums *sums, float *gradient) {
+    Weights *by = (Weights *)gradient;
+    add_kernels(BLOCKS, CHANNELS, SMALL, sums->first[0][0], &by->first[0][0][0]);
+    add_lanes(UNITS * LARGE * LARGE, &sums->second[0][0][0][0], &by->second[0][0][0][0]);
+    add_lanes(CLASSES * UNITS, sums->last[0], by->last[0]);
+    add_lanes(CLASSES, sums->bias, by->bias);
 }
 
-/* Point at the next images; lanes without one repeat the last. */
-static int choose(const float *images, const int64_t *rows, long start, long count,
-                  const float **chosen) {
-    int left = count - start < LANES ? (int)(count - start) : LANES;
-    for (int lane = 0; lane < LANES; lane++) {
-        long row = start + (lane < left ? lane : left - 1);
-        chosen[lane] = images + (rows ? rows[row] : row) * HEIGHT * WIDTH;
-    }
-    return left;
-}
-
-/* Networks [members] with weights [members, d] on images[member * stride], or on these rows. */
-void forward(long members, long count, const Weights *weights, const float *images, long stride,
-             const int64_t *rows, float *logits, Trace *traces) {
-    const float *chosen[LANES];
-    for (long member = 0; member < members; member++)
-        for (long start = 0; start < count; start += LANES) {
-            int left = choose(images + member * stride, rows, start, count, chosen);
-            forward_lanes(weights + member, chosen, left, logits, traces++);
-            logits += left * CLASSES;
-        }
-}
-
-/* Add to the gradients [members, d] those whose derivatives by the logits are `errors`. */
-void backward(long members, long count, const Weights *weights, const float *images, long stride,
-              const int64_t *rows, const float *errors, const Trace *traces, float *gradients) {
-    const float *chosen[LANES];
-    for (long member = 0; member < members; member++) {
-        Sums sums;
-        memset(&sums, 0, sizeof sums);
-        for (long start = 0; start < count; start += LANES, traces++) {
-            lanes slopes[UNITS], behind[BLOCKS][ROWS][COLUMNS];
-            int left = choose(images + member * stride, rows, start, count, chosen);
-            back_through_last(weights + member, errors, left, traces, &sums, slopes);
-            back_through_second(weights + member, traces, slopes, &sums, behind);
-            back_through_first(chosen, left, traces, behind, &sums);
-            errors += left * CLASSES;
-        }
-        add_sums(&sums, gradients + member * (sizeof(Weights) / sizeof(float)));
-    }
-}
+#include "passes.h"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from utils.networks.autograd import DataPasses
-from utils.networks.conv_network import ConvNetwork, linear
+from utils.networks.conv_network import linear
+from utils.networks.kernels import CompiledNetwork
 from utils.networks.layers import (
     dense_convolution,
     largest,
@@ -20,12 +20,6 @@ from utils.networks.layers import (
     shifted_kernels,
 )
 from utils.networks.network import NONE, Group, Slot, lay_out
-from utils.networks.optunet_kernel import (
-    OptuNetGradient,
-    OptuNetKernel,
-    OptuNetPasses,
-    optunet_kernel,
-)
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +31,7 @@ SMALLEST_IMAGE = KERNELS[0] - 1 + POOL * KERNELS[1]
 
 
 @dataclass(frozen=True)
-class OptuNet(ConvNetwork):
+class OptuNet(CompiledNetwork):
     """A block "g" is a channel "c1" of the first convolution and the channels "c2" that read it."""
 
     name = "optunet"
@@ -70,30 +64,6 @@ class OptuNet(ConvNetwork):
         )  # fmt: skip
         head = linear("fc", self.num_classes, (BLOCKS, CHANNELS), None, ("g", "c2"))
         return lay_out(first, second, *head)
-
-    def outputs(self, weights: Tensor, images: Tensor) -> Tensor:
-        kernel = None
-        if not (torch.is_grad_enabled() and (weights.requires_grad or images.requires_grad)):
-            kernel = self._kernel_for(weights, images)
-        if kernel is None:
-            return super().outputs(weights, images)
-        self.check(weights)
-        stack = weights[None] if weights.dim() == 1 else weights
-        logits = kernel.forward(stack, images)
-        return logits[0] if weights.dim() == 1 else logits
-
-    def gradient(self, weights: Tensor, gradient: Tensor, rows: int):
-        kernel = self._kernel_for(weights)
-        if kernel is None:
-            return super().gradient(weights, gradient, rows)
-        return OptuNetGradient(kernel, weights, gradient)
-
-    def data_passes(self, images: Tensor) -> DataPasses:
-        kernel = self._kernel_for(images)
-        return super().data_passes(images) if kernel is None else OptuNetPasses(kernel, images)
-
-    def _kernel_for(self, *tensors: Tensor) -> OptuNetKernel | None:
-        return optunet_kernel(tensors, self.input_shape, self.num_classes)
 
     def forward(self, tensors, images, statistics=None):
         stack = {name: tensor[None] for name, tensor in tensors.items()}
