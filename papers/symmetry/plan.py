@@ -60,7 +60,7 @@ SYMMETRY_STEPS = (
     SHARED["ensemble"],
     Step(
         "symmetry_marginals", "symmetry_marginals",
-        plans(Plan("quick", 5), Plan("paper", 2 * MINUTE)), posteriors=("sgd", "HMC"),
+        plans(Plan("quick", 5), Plan("paper", 2 * MINUTE)), posteriors=("sgd", "chain"),
     ),
     Step(
         "symmetry_compact", "symmetry_compact",
