@@ -142,6 +142,13 @@ def test_logits_are_those_of_double_precision(network):
     assert network.outputs(stack[1].clone().requires_grad_(), images).requires_grad
 
 
+def test_images_of_another_shape_are_refused(small_network):
+    images, stack = images_for(small_network), stack_of(small_network)
+    for wrong in (images[:, :, :-1], images.expand(2, *images.shape)):
+        with pytest.raises(ValueError, match="are needed"):
+            small_network.outputs(stack, wrong)
+
+
 def test_without_a_compiler_pytorch_computes_and_says_so(small_network, monkeypatch, capsys):
     images, weights = images_for(small_network), stack_of(small_network)[0]
     expected = small_network.outputs(weights, images)

@@ -23,8 +23,8 @@ ALIGNMENT = 64  # bytes
 class Kernel:
     """Forward and backward passes of stacks of networks, in buffers that are used again."""
 
-    def __init__(self, library: ctypes.CDLL, num_classes: int):
-        self._library, self._classes = library, num_classes
+    def __init__(self, library: ctypes.CDLL, input_shape: tuple[int, ...], num_classes: int):
+        self._library, self._shape, self._classes = library, tuple(input_shape), num_classes
         self._space, self._traces = Buffer(), Buffer()
         self._space.hold(library.space_bytes())
 
@@ -37,6 +37,8 @@ class Kernel:
         what a backward pass needs.
         """
         shared = images.dim() == 4
+        if images.shape[-3:] != self._shape or not (shared or len(images) == len(weights)):
+            raise ValueError(f"Images of {list(self._shape)} are needed, not {list(images.shape)}.")
         self._weights, self._images = weights.contiguous(), images.contiguous()
         self._rows, self._stride = rows, 0 if shared else self._images[0].numel()
         self.count = len(rows) if rows is not None else images.shape[0 if shared else 1]
@@ -162,7 +164,7 @@ class CompiledNetwork(ConvNetwork):
         if library is None:
             return None
         library.trace_bytes.restype = library.space_bytes.restype = ctypes.c_long
-        return Kernel(library, self.num_classes)
+        return Kernel(library, self.input_shape, self.num_classes)
 
 
 def _address(tensor: Tensor | None) -> ctypes.c_void_p | None:

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define LANES 16
+#define REGISTERS 32 /* sums that are taken at a time, at most */
 #define INLINE static inline __attribute__((always_inline))
 #define STEP static __attribute__((noinline)) void /* alone it keeps its sums in registers */
 #define UNROLLED _Pragma("GCC unroll 32")
@@ -136,11 +137,11 @@ INLINE void pool_window(const Convolution layer, int block, int first, int y, in
                         places *chosen) {
     const int kernel = layer.kernel, area = layer.pool * layer.pool;
     const lanes *corner = pixels + layer.pool * (y * layer.width + x) * layer.in;
-    lanes sums[block][area];
+    lanes sums[REGISTERS];
     weights += first * layer.in * kernel * kernel;
     UNROLLED for (int out = 0; out < block; out++)
         UNROLLED for (int at = 0; at < area; at++)
-            sums[out][at] = (bias ? bias[first + out] : 0.0f) + (lanes){0};
+            sums[out * area + at] = (bias ? bias[first + out] : 0.0f) + (lanes){0};
     for (int i = 0; i < kernel; i++)
         for (int j = 0; j < kernel; j++)
             for (int in = 0; in < layer.in; in++)
@@ -148,12 +149,12 @@ INLINE void pool_window(const Convolution layer, int block, int first, int y, in
                     int position = i * layer.width + j + place_offset(layer, at);
                     lanes pixel = corner[position * layer.in + in];
                     UNROLLED for (int out = 0; out < block; out++)
-                        sums[out][at] +=
+                        sums[out * area + at] +=
                             weights[((out * layer.in + in) * kernel + i) * kernel + j] * pixel;
                 }
     UNROLLED for (int out = 0; out < block; out++) {
         const int at = output_at(layer, first + out, y, x);
-        choose_largest(area, sums[out], maps + at, chosen + at);
+        choose_largest(area, sums + out * area, maps + at, chosen + at);
     }
 }
 
@@ -287,10 +288,10 @@ INLINE void add_row_behind(const Convolution layer, int block, int tile, int in,
     const int rows = pooled_rows(layer) * layer.pool, columns = pooled_columns(layer) * layer.pool;
     const int first = y < rows ? 0 : y - rows + 1, last = y < kernel ? y : kernel - 1;
     lanes *row = slopes + (y * layer.width + x) * layer.in + in;
-    lanes sums[block][reach];
+    lanes sums[REGISTERS];
     UNROLLED for (int c = 0; c < block; c++)
         UNROLLED for (int at = 0; at < reach; at++)
-            sums[c][at] = row[at * layer.in + c];
+            sums[c * reach + at] = row[at * layer.in + c];
     for (int out = 0; out < layer.out; out++)
         for (int i = first; i <= last; i++) {
             const lanes *error = errors + (out * rows + y - i) * columns + x;
@@ -298,11 +299,11 @@ INLINE void add_row_behind(const Convolution layer, int block, int tile, int in,
             UNROLLED for (int at = 0; at < tile; at++)
                 UNROLLED for (int c = 0; c < block; c++)
                     UNROLLED for (int j = 0; j < kernel; j++)
-                        sums[c][at + j] += weight[c * kernel * kernel + j] * error[at];
+                        sums[c * reach + at + j] += weight[c * kernel * kernel + j] * error[at];
         }
     UNROLLED for (int c = 0; c < block; c++)
         UNROLLED for (int at = 0; at < reach; at++)
-            row[at * layer.in + c] = sums[c][at];
+            row[at * layer.in + c] = sums[c * reach + at];
 }
 
 /* The same for all columns, in tiles that stay in registers. */
@@ -333,7 +334,7 @@ INLINE void back_through_convolution(const Convolution layer, const float *weigh
 
 INLINE void map_outputs(int in, int block, const float *weights, const float *bias,
                         const lanes *inputs, lanes *outputs) {
-    lanes sums[block];
+    lanes sums[REGISTERS];
     UNROLLED for (int out = 0; out < block; out++)
         sums[out] = bias[out] + (lanes){0};
     for (int index = 0; index < in; index++)
@@ -354,7 +355,7 @@ INLINE void linear(int in, int out, const float *weights, const float *bias, con
 
 INLINE void map_back(int in, int out, int block, const float *weights, const lanes *errors,
                      lanes *slopes) {
-    lanes sums[block];
+    lanes sums[REGISTERS];
     UNROLLED for (int index = 0; index < block; index++)
         sums[index] = (lanes){0};
     for (int o = 0; o < out; o++)
@@ -376,19 +377,19 @@ INLINE void back_through_linear(int in, int out, const float *weights, const lan
 
 INLINE void add_block(int outs, int parts, int stride, const lanes *errors, const float *rows,
                       float *sums) {
-    lanes products[outs][parts];
+    lanes products[REGISTERS];
     UNROLLED for (int out = 0; out < outs; out++)
         UNROLLED for (int part = 0; part < parts; part++)
-            products[out][part] = *(unaligned_lanes *)(sums + out * stride + part * LANES);
+            products[out * parts + part] = *(unaligned_lanes *)(sums + out * stride + part * LANES);
     for (int lane = 0; lane < LANES; lane++)
         UNROLLED for (int part = 0; part < parts; part++) {
             lanes inputs = *(unaligned_lanes *)(rows + lane * stride + part * LANES);
             UNROLLED for (int out = 0; out < outs; out++)
-                products[out][part] += ((const float *)(errors + out))[lane] * inputs;
+                products[out * parts + part] += ((const float *)(errors + out))[lane] * inputs;
         }
     UNROLLED for (int out = 0; out < outs; out++)
         UNROLLED for (int part = 0; part < parts; part++)
-            *(unaligned_lanes *)(sums + out * stride + part * LANES) = products[out][part];
+            *(unaligned_lanes *)(sums + out * stride + part * LANES) = products[out * parts + part];
 }
 
 INLINE void add_columns(int out, int parts, int stride, const lanes *errors, const float *rows,

@@ -29,7 +29,7 @@ def library(name: str, **constants: int) -> ctypes.CDLL | None:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler:
         print(
-            f"There is no C compiler (cc), so PyTorch computes {name}: slower by a factor of ten "
+            f"There is no C compiler (cc), so PyTorch computes {name}: slower by a factor of four "
             "or more.",
             file=sys.stderr,
         )

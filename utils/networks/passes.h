@@ -20,12 +20,12 @@ static int choose(const float *images, const int64_t *rows, long start, long cou
 }
 
 /* Networks [members] with weights [members, d] on images[member * stride], or on these rows. With
-   `keep` there is a trace for each block of images, otherwise one only. */
+   `keep` 1 there is a trace for each block of images, with 0 one in all. */
 void forward(long members, long count, const Weights *weights, const float *images, long stride,
              const int64_t *rows, Space *space, Trace *traces, int keep, float *logits) {
     const float *chosen[LANES];
     for (long member = 0; member < members; member++)
-        for (long start = 0; start < count; start += LANES, traces += !!keep) {
+        for (long start = 0; start < count; start += LANES, traces += keep) {
             int left = choose(images + member * stride, rows, start, count, chosen);
             read_pixels(CHANNELS, HEIGHT * WIDTH, chosen, space->pixels);
             forward_lanes(weights + member, space, traces);
