@@ -153,20 +153,20 @@ def test_without_a_compiler_pytorch_computes_and_says_so(small_network, monkeypa
     images, weights = images_for(small_network), stack_of(small_network)[0]
     expected = small_network.outputs(weights, images)
     native.library.cache_clear()
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("CC", "no-such-compiler -v")
     torch.testing.assert_close(small_network.outputs(weights, images), expected)
     assert isinstance(small_network.data_passes(images), AutogradPasses)
-    assert "no C compiler" in capsys.readouterr().err
+    assert "because no-such-compiler -v does not compile" in capsys.readouterr().err
     native.library.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["optunet", "lenet"])
-def test_what_a_compiler_refuses_is_shown(name, monkeypatch, tmp_path):
+def test_what_a_compiler_refuses_is_shown(name, monkeypatch, tmp_path, capsys):
     native.library.cache_clear()
     monkeypatch.setattr(native, "BUILD", tmp_path / "build")
-    with pytest.raises(RuntimeError, match=rf"cannot compile {name}\.c"):
-        native.library(name, HEIGHT=28)  # nor WIDTH
+    assert native.library(name, HEIGHT=28) is None  # nor WIDTH
+    assert f"does not compile {name}.c" in capsys.readouterr().err
+    native.library.cache_clear()
 
 
 def test_a_library_is_compiled_anew_after_a_change_of_a_header(monkeypatch, tmp_path):

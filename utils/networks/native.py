@@ -7,7 +7,7 @@ compiler PyTorch computes the same, up to rounding.
 import ctypes
 import hashlib
 import os
-import shutil
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,23 +24,25 @@ FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-Wno-psabi"]
 
 @cache
 def library(name: str, **constants: int) -> ctypes.CDLL | None:
-    """Return the library compiled from NAME.c with these constants, or None without a compiler."""
+    """Return the library compiled from NAME.c with these constants, or None, and say why."""
     source = Path(__file__).with_name(f"{name}.c")
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    if not compiler:
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    try:
+        defined = [f"-D{key}={value}" for key, value in constants.items()]
+        return ctypes.CDLL(str(_built(source, compiler, defined)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         print(
-            f"There is no C compiler (cc), so PyTorch computes {name}: slower by a factor of four "
-            "or more.",
+            f"{name} is not computed in C but by PyTorch, four times slower or more, because "
+            f"{' '.join(compiler)} does not compile {source.name}: {said[0] if said else error}",
             file=sys.stderr,
         )
         return None
-    defined = [f"-D{key}={value}" for key, value in constants.items()]
-    return ctypes.CDLL(str(_built(source, compiler, defined)))
 
 
-def _built(source: Path, compiler: str, defined: list[str]) -> Path:
+def _built(source: Path, compiler: list[str], defined: list[str]) -> Path:
     """Return the compiled file, which other processes may be making at the same time."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     headers = [path.read_text() for path in sorted(source.parent.glob("*.h"))]
     made_of = [source.read_text(), *headers, version, processor(), *FLAGS, *defined]
     digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
@@ -51,12 +53,13 @@ def _built(source: Path, compiler: str, defined: list[str]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / path.name
         for native in FOR_THIS_MACHINE:
-            command = [compiler, *FLAGS, *native, *defined, str(source), "-o", str(made)]
+            command = [*compiler, *FLAGS, *native, *defined, str(source), "-o", str(made)]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode == 0:
-                made.replace(path)
-                return path
-    raise RuntimeError(f"{compiler} cannot compile {source.name}:\n{result.stderr}")
+                break
+        result.check_returncode()
+        made.replace(path)
+    return path
 
 
 def _writable(folder: Path) -> bool:
