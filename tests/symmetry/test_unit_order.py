@@ -84,6 +84,18 @@ def test_correlated_chains_pass_as_often_as_they_should():
     assert naive > 0.6
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.8])
+def test_chains_that_prefer_a_unit_fail(keep):
+    """They are worth many draws, however much they prefer it."""
+    for seed in range(10):
+        labels = correlated(2, 400, keep, seed)
+        other = correlated(2, 400, keep, seed + 100)
+        labels[other < SIZE // 2] = 3
+        test = uniformity(labels, SIZE)
+        assert test["p"] < 0.01
+        assert test["effective_draws"] > 20
+
+
 def test_independent_networks_are_worth_their_number():
     assert effective_draws(correlated(50, 1, 0.0), SIZE) == 50
 

@@ -30,16 +30,19 @@ def effective_draws(labels: np.ndarray, size: int) -> float:
 
     If all labels are equally probable, draws t apart have the correlation
     ρ_t = (P(same label) − 1/size) / (1 − 1/size), and n_eff = n / (1 + 2 Σ_t (1 − t/n) ρ_t). As for
-    other effective sample sizes, the sum ends where a pair ρ_2t + ρ_2t+1 is negative (Geyer 1992).
-    A chain whose label never changes is worth one draw.
+    other effective sample sizes, the sum ends where a pair ρ_2t + ρ_2t+1 is negative (Geyer 1992),
+    but of correlations about the observed shares of labels: about 1/size, unequal shares alone
+    would look like a correlation that never ends. A chain whose label never changes is worth one
+    draw.
     """
     chains, draws = labels.shape
-    same = [(labels[:, lag:] == labels[:, : draws - lag]).mean() for lag in range(draws)]
-    correlations = (np.array(same) - 1 / size) / (1 - 1 / size)
+    same = np.array([(labels[:, lag:] == labels[:, : draws - lag]).mean() for lag in range(draws)])
+    by_chance = np.square(np.bincount(labels.ravel()) / labels.size).sum()
+    correlations = (same - 1 / size) / (1 - 1 / size)
     weighted = correlations * (1 - np.arange(draws) / draws)
     total = 0.0
     for start in range(0, draws, 2):
-        if correlations[start : start + 2].sum() < 0:
+        if (same - by_chance)[start : start + 2].sum() < 0:
             break
         total += weighted[start : start + 2].sum()
     return chains * draws / max(2 * total - 1, 1.0)
