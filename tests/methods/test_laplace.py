@@ -7,7 +7,7 @@ from tests.networks.conv_networks import drawn_images, drawn_weights, small
 from utils.data.datasets import Dataset
 from utils.evaluation.linearised import linearised_predictions, logit_moments
 from utils.methods.curvature import full_ggn, hessian, kronecker_ggn, trained_places
-from utils.methods.laplace import LaplaceConfig, check_dense_size, fit
+from utils.methods.laplace import Laplace, LaplaceConfig, check_dense_size, fit
 from utils.methods.method import Problem
 from utils.networks.jacobians import jacobians_of_copies
 from utils.networks.mlp import MLP
@@ -312,6 +312,14 @@ def test_what_cannot_be_computed_is_refused():
     network = small("resnet8_frn")
     with pytest.raises(UserError, match="give --structure last_layer_kron"):
         kronecker_ggn(network, drawn_weights(network), drawn_images(network, 2))
+
+
+def test_kronecker_factors_are_refused_before_training():
+    network = small("resnet8_frn")
+    images = drawn_images(network, 2).float()
+    config = LaplaceConfig(structure="kron")
+    with pytest.raises(UserError, match="give --structure last_layer_kron"):
+        Laplace().init(problem(network, None, images, torch.zeros(2).long()), config, [0])
 
 
 def test_a_network_that_records_nothing_has_no_layers():

@@ -178,3 +178,26 @@ def test_a_library_is_compiled_anew_after_a_change_of_a_header(monkeypatch, tmp_
         native.library.cache_clear()
         header.write_text(f"#define ONE {value}")
         assert native.library("one").one() == value
+
+
+def test_a_damaged_library_is_compiled_anew(monkeypatch, tmp_path):
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }")
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(native, "BUILD", tmp_path / "build")
+    native.library.cache_clear()
+    native.library("one")
+    (path,) = native.BUILD.glob("*.so")
+    content = path.read_bytes()
+    path.unlink()  # the loaded one stays in memory
+    path.write_bytes(content[: len(content) // 2])
+    native.library.cache_clear()
+    assert native.library("one").one() == 1
+    assert path.read_bytes() == content
+
+
+def test_an_unclosed_quote_in_the_compilers_name_is_no_traceback(monkeypatch, capsys):
+    native.library.cache_clear()
+    monkeypatch.setenv("CC", "'cc")
+    assert native.library("optunet", CHANNELS=1) is None
+    assert "because 'cc does not compile optunet.c: No closing" in capsys.readouterr().err
+    native.library.cache_clear()

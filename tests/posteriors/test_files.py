@@ -106,3 +106,12 @@ def test_of_a_run_under_way_the_modes_that_are_ready_are_read(tmp_path, capsys):
     mixture = open_posterior(tmp_path)
     assert torch.stack(list(mixture)).equal(torch.cat([modes[0].weights, modes[2].weights]))
     assert "2 of its directories of modes are ready" in capsys.readouterr().out
+
+
+def test_a_finished_run_that_has_lost_networks_is_refused(tmp_path):
+    Mixture([Points(some(3, seed=k), NETWORK) for k in range(3)]).save(tmp_path)
+    (tmp_path / "DONE").touch()
+    assert len(open_posterior(tmp_path)) == 9
+    (tmp_path / "mode-001" / "posterior.json").unlink()
+    with pytest.raises(UserError, match="lacks directories before mode-002"):
+        open_posterior(tmp_path)

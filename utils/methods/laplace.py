@@ -114,6 +114,8 @@ class Laplace(Method):
     def init(self, problem: Problem, config, modes: Sequence[int]) -> LaplaceState:
         check_dense_size(problem.network, config.structure)
         weights = self.initial_weights(problem, config, modes)
+        if config.structure == "kron":  # networks without the factors are refused before training
+            kronecker_ggn(problem.network, weights[0], problem.train_inputs[:1])
         start = start_training(weights, settings_of(config))
         return LaplaceState(torch.tensor(modes), *start[:3])
 

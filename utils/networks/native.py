@@ -4,10 +4,12 @@ It serves networks so small that PyTorch spends its time between operations. Whe
 compiler PyTorch computes the same, up to rounding.
 """
 
+import atexit
 import ctypes
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,40 +28,55 @@ FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-Wno-psabi"]
 def library(name: str, **constants: int) -> ctypes.CDLL | None:
     """Return the library compiled from NAME.c with these constants, or None, and say why."""
     source = Path(__file__).with_name(f"{name}.c")
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    compiler = os.environ.get("CC", "").strip() or "cc"
     try:
         defined = [f"-D{key}={value}" for key, value in constants.items()]
-        return ctypes.CDLL(str(_built(source, compiler, defined)))
-    except (OSError, subprocess.CalledProcessError) as error:
+        return ctypes.CDLL(str(_built(source, shlex.split(compiler), defined)))
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         print(
             f"{name} is not computed in C but by PyTorch, four times slower or more, because "
-            f"{' '.join(compiler)} does not compile {source.name}: {said[0] if said else error}",
+            f"{compiler} does not compile {source.name}: {said[0] if said else error}",
             file=sys.stderr,
         )
         return None
 
 
 def _built(source: Path, compiler: list[str], defined: list[str]) -> Path:
-    """Return the compiled file, which other processes may be making at the same time."""
+    """Return the compiled file, which other processes may be making at the same time.
+
+    Its name has the digests of what it is made of and of what it is. To load a damaged file would
+    kill the process.
+    """
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     headers = [path.read_text() for path in sorted(source.parent.glob("*.h"))]
-    made_of = [source.read_text(), *headers, version, processor(), *FLAGS, *defined]
-    digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
-    folder = BUILD if _writable(BUILD) else Path(tempfile.mkdtemp())
-    path = folder / f"{source.stem}-{digest}.so"
-    if path.exists():
-        return path
+    made_of = "\n".join([source.read_text(), *headers, version, processor(), *FLAGS, *defined])
+    name = f"{source.stem}-{_digest(made_of.encode())}"
+    folder = BUILD if _writable(BUILD) else _temporary_folder()
+    for path in folder.glob(f"{name}-*.so"):
+        if path.name == f"{name}-{_digest(path.read_bytes())}.so":
+            return path
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / path.name
+        made = Path(scratch) / f"{name}.so"
         for native in FOR_THIS_MACHINE:
             command = [*compiler, *FLAGS, *native, *defined, str(source), "-o", str(made)]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode == 0:
                 break
         result.check_returncode()
+        path = folder / f"{name}-{_digest(made.read_bytes())}.so"
         made.replace(path)
     return path
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _writable(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture, is_set
+from utils.posteriors.mixture import Mixture, is_set, mode_directory
 from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import open_samples, read_network
@@ -116,6 +116,11 @@ def open_mixture(path: Path) -> Mixture:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
     if not (path / "posterior.json").exists():
         print(f"{path} is under way: {len(modes)} of its directories of modes are ready.")
+    elif (path / "DONE").exists() and modes != [mode_directory(path, k) for k in range(len(modes))]:
+        raise UserError(
+            f"{path} is finished, but lacks directories before {modes[-1].name}: remove "
+            "DONE there, and make them anew with --resume."
+        )
     mixture = Mixture([open_posterior(mode, fewest=0) for mode in modes])
     if is_set(mixture) and not len(mixture):
         raise UserError(f"{path} has no networks: all were left out.")
