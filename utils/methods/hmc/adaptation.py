@@ -11,6 +11,7 @@ import torch
 # An adapted step size stays within this factor of the configured one. Otherwise a few rejections in
 # a row at the start could lead to trajectories of hundreds of thousands of steps.
 LARGEST_CHANGE = 100.0
+MASS_STATES = 500  # of burn-in, about as many as a mass is learnt from: more add little
 HOT_SHARE = 0.5  # of burn-in, in which an annealed likelihood cools down
 
 
@@ -71,6 +72,10 @@ class HMCSettings:
         if iteration >= self.hot_transitions:
             return 1.0
         return self.anneal_from ** (1 - iteration / self.hot_transitions)
+
+    def learns_mass_at(self, iteration: int) -> bool:
+        every = max(1, self.num_burnin // MASS_STATES)
+        return iteration < self.num_burnin and iteration % every == 0
 
     def step_size_at(self, adaptation: StepSizeAdaptation, iteration: int) -> float:
         if not self.adapt_step_size:

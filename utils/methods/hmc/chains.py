@@ -142,7 +142,8 @@ def advance(
     transition together, each with its part of the data.
     """
     weights, results, iteration = chains.weights.clone(), [], chains.iteration
-    masses, burnin = list(chains.masses), iteration < settings.num_burnin
+    masses = list(chains.masses)
+    learning = bool(masses) and settings.learns_mass_at(iteration)
     heat = settings.heat_at(iteration)
     target = target.heated(heat) if heat != 1 else target
     at_a_time, mine = (ranks.size, ranks.number) if spread_chains else (1, 0)
@@ -153,7 +154,7 @@ def advance(
         if mine < len(group):
             k = group[mine]
             adaptation = chains.adaptations[k]
-            if masses and burnin:
+            if learning:
                 stream = generator(seed, "curvature", k, iteration)
                 masses[k] = masses[k].learn(target, weights[k], stream, heat != 1)
             weights[k], result = transition(
@@ -166,7 +167,7 @@ def advance(
         for owner, k in enumerate(group):  # ranks never part, whatever rounding does
             ranks.share(weights[k], owner)
             ranks.share(reports[owner], owner)
-            if masses and burnin:
+            if learning:
                 masses[k] = masses[k].shared(ranks, owner)
         results += [Transition.from_numbers(report) for report in reports.tolist()]
     iterations = tuple(made + (k in active) for k, made in enumerate(chains.iterations))
