@@ -149,6 +149,16 @@ def test_images_of_another_shape_are_refused(small_network):
             small_network.outputs(stack, wrong)
 
 
+def test_what_is_no_number_stays_so(small_network):
+    images, weights = images_for(small_network), stack_of(small_network)[0]
+    for slot in small_network.slots:
+        damaged = weights.clone()
+        slot.of(damaged).view(-1)[0] = torch.nan
+        expected = small_network.outputs(damaged.double(), images.double()).isnan()
+        assert expected.any()
+        assert torch.equal(small_network.outputs(damaged, images).isnan(), expected)
+
+
 def test_without_a_compiler_pytorch_computes_and_says_so(small_network, monkeypatch, capsys):
     images, weights = images_for(small_network), stack_of(small_network)[0]
     expected = small_network.outputs(weights, images)
@@ -156,7 +166,7 @@ def test_without_a_compiler_pytorch_computes_and_says_so(small_network, monkeypa
     monkeypatch.setenv("CC", "no-such-compiler -v")
     torch.testing.assert_close(small_network.outputs(weights, images), expected)
     assert isinstance(small_network.data_passes(images), AutogradPasses)
-    assert "because no-such-compiler -v does not compile" in capsys.readouterr().err
+    assert "directory: 'no-such-compiler'" in capsys.readouterr().err
     native.library.cache_clear()
 
 
@@ -165,7 +175,7 @@ def test_what_a_compiler_refuses_is_shown(name, monkeypatch, tmp_path, capsys):
     native.library.cache_clear()
     monkeypatch.setattr(native, "BUILD", tmp_path / "build")
     assert native.library(name, HEIGHT=28) is None  # nor WIDTH
-    assert f"does not compile {name}.c" in capsys.readouterr().err
+    assert f"{name}.c cannot be compiled" in capsys.readouterr().err
     native.library.cache_clear()
 
 
@@ -199,5 +209,5 @@ def test_an_unclosed_quote_in_the_compilers_name_is_no_traceback(monkeypatch, ca
     native.library.cache_clear()
     monkeypatch.setenv("CC", "'cc")
     assert native.library("optunet", CHANNELS=1) is None
-    assert "because 'cc does not compile optunet.c: No closing" in capsys.readouterr().err
+    assert "optunet.c cannot be compiled: No closing" in capsys.readouterr().err
     native.library.cache_clear()

@@ -328,7 +328,9 @@ def test_what_a_killed_process_left_half_written_is_removed(config):
     assert not run.path(".checkpoint.npz.4711.tmp").exists()
 
 
-@pytest.mark.parametrize("what", ["device", "processor", "threads", "processes", "versions"])
+@pytest.mark.parametrize(
+    "what", ["device", "processor", "threads", "processes", "versions", "compiler"]
+)
 def test_a_resumed_run_tells_what_is_other_than_before(config, capsys, what):
     run = open_run(config, "toy", CPU)
     meta = json.loads(run.path("meta.json").read_text())

@@ -21,8 +21,9 @@ typedef lanes unaligned_lanes __attribute__((aligned(4), may_alias));
 typedef float unaligned_eight __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float unaligned_four __attribute__((vector_size(16), aligned(4), may_alias));
 
+/* Like comparisons below, this keeps NaN, so that training that diverges is noticed. */
 INLINE lanes positive(lanes value, lanes condition) {
-    return (lanes)((marks)value & (condition > 0.0f));
+    return (lanes)((marks)value & ~(condition <= 0.0f));
 }
 
 /* ---- between images and lanes */
@@ -123,7 +124,7 @@ INLINE void choose_largest(int area, const lanes *values, lanes *maximum, places
     lanes best = {0};
     marks place = {0};
     UNROLLED for (int at = 0; at < area; at++) {
-        marks larger = values[at] > best;
+        marks larger = (values[at] > best) | (values[at] != values[at]);
         best = (lanes)(((marks)values[at] & larger) | ((marks)best & ~larger));
         place = (at & larger) | (place & ~larger);
     }

@@ -8,7 +8,6 @@ import atexit
 import ctypes
 import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from utils.runs.compute import processor
+from utils.runs.compute import c_compiler, c_compiler_version, processor
 
 BUILD = Path(__file__).parents[2] / "build"
 # The processor's own instructions, under the names that compilers have for them.
@@ -28,27 +27,26 @@ FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-Wno-psabi"]
 def library(name: str, **constants: int) -> ctypes.CDLL | None:
     """Return the library compiled from NAME.c with these constants, or None, and say why."""
     source = Path(__file__).with_name(f"{name}.c")
-    compiler = os.environ.get("CC", "").strip() or "cc"
     try:
         defined = [f"-D{key}={value}" for key, value in constants.items()]
-        return ctypes.CDLL(str(_built(source, shlex.split(compiler), defined)))
+        return ctypes.CDLL(str(_built(source, defined)))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         print(
             f"{name} is not computed in C but by PyTorch, four times slower or more, because "
-            f"{compiler} does not compile {source.name}: {said[0] if said else error}",
+            f"{source.name} cannot be compiled: {said[0] if said else error}",
             file=sys.stderr,
         )
         return None
 
 
-def _built(source: Path, compiler: list[str], defined: list[str]) -> Path:
+def _built(source: Path, defined: list[str]) -> Path:
     """Return the compiled file, which other processes may be making at the same time.
 
     Its name has the digests of what it is made of and of what it is. To load a damaged file would
     kill the process.
     """
-    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    version = c_compiler_version() or ""
     headers = [path.read_text() for path in sorted(source.parent.glob("*.h"))]
     made_of = "\n".join([source.read_text(), *headers, version, processor(), *FLAGS, *defined])
     name = f"{source.stem}-{_digest(made_of.encode())}"
@@ -59,7 +57,7 @@ def _built(source: Path, compiler: list[str], defined: list[str]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / f"{name}.so"
         for native in FOR_THIS_MACHINE:
-            command = [*compiler, *FLAGS, *native, *defined, str(source), "-o", str(made)]
+            command = [*c_compiler(), *FLAGS, *native, *defined, str(source), "-o", str(made)]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode == 0:
                 break

@@ -1,4 +1,4 @@
-"""What computes: the device, the kernel of matrix products, and the number of threads.
+"""What computes: the device, the kernel of matrix products, compiled code, and how many threads.
 
 PyTorch's CPU builds carry two float32 matrix products, MKL and oneDNN. Which is faster, and whether
 oneDNN keeps float32 accuracy when selected by `set_float32_matmul_precision("medium")`, differs
@@ -6,7 +6,10 @@ between processors: with AMX it rounds to bfloat16. The default is MKL, which gi
 every time; on request both are timed and checked, and the faster accurate one is used.
 """
 
+import os
 import platform
+import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +52,21 @@ def processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
+
+
+def c_compiler() -> list[str]:
+    """Return the command of the C compiler: cc, or what the environment variable CC says."""
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
+def c_compiler_version() -> str | None:
+    """Return the first line that the compiler says of itself, or None if there is none."""
+    try:
+        command = [*c_compiler(), "--version"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None
+    return next(iter(said.splitlines()), None)
 
 
 @contextmanager

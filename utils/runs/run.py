@@ -52,7 +52,7 @@ import yaml
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 # Counters that say how far a run has come.
 PROGRESS = ("run", "groups", "epoch", "iteration", "rebased")
-SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions")
+SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions", "compiler")
 
 
 def open_run(
@@ -314,6 +314,7 @@ def _provenance(device: torch.device) -> dict:
         "git_uncommitted_changes": None if changed is None else bool(changed),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
+        "compiler": compute.c_compiler_version(),
         "host": platform.node(),
         "processor": compute.processor(),
         "device": str(device),
