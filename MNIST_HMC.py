@@ -12,7 +12,8 @@ Writes into its run directory
 
     samples.npy        [chains · samples, weights], one chain after the other
     network.json       the network; posterior.json: that these are samples
-    chains.json        how many chains of how many samples
+    chains.json        how many chains of how many samples; of annealed ones also their weights, and
+                       which are left out because their region holds next to nothing
     trace.jsonl        a record per transition, burn-in included
     quantities.npy     the quantities that are diagnosed, per sample
     diagnostics.json   R-hat and effective sample sizes

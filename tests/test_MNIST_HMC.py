@@ -10,6 +10,8 @@ from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import method as hmc
 from utils.methods.hmc import record as record_module
+from utils.methods.hmc.adaptation import HMCSettings
+from utils.methods.hmc.annealing import NEGLIGIBLE, log_weights
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
 from utils.methods.hmc.record import ChainRecord
@@ -24,6 +26,7 @@ from utils.runs.run import open_run
 import numpy as np
 import pytest
 import torch
+import yaml
 
 
 @pytest.mark.parametrize("sharing", ["none", "data"])
@@ -34,6 +37,20 @@ def test_neighbour_lists_are_as_they_were_asked_for(sharing):
     problem = Problem(MLP((6, 10)), data, Prior(), torch.device("cpu"))
     target = hmc.build_potential(config, problem, ALONE)
     assert target.list_settings == ListSettings(9.0, 7)
+
+
+def test_annealed_chains_are_weighed(script, tmp_path):
+    process = script("MNIST_HMC", *TOY, "--num_chains", 2, "--anneal_from", 100)
+    assert process.returncode == 0, process.stderr
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    layout = json.loads((run / "chains.json").read_text())
+    num_burnin = yaml.safe_load((run / "config.yaml").read_text())["num_burnin"]
+    weights = log_weights(records(run), HMCSettings(0.1, num_burnin, anneal_from=100.0), 2)
+    assert layout["log_weights"] == weights.tolist()
+    assert max(weights) < -10
+    left_out = layout["left_out"]
+    assert left_out == np.flatnonzero(weights < weights.max() - NEGLIGIBLE).tolist()
+    assert ("Left out: 1 of 2 chains" in process.stdout) == (len(left_out) == 1)
 
 
 def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):

@@ -49,6 +49,14 @@ def test_of_chains_that_still_run_only_what_is_stored_is_read(tmp_path, capsys):
     assert "not finished: using its 4 samples so far, of 10" in capsys.readouterr().out
 
 
+def test_chains_that_are_left_out_are_not_read(tmp_path):
+    three = make_samples(tmp_path / "a", 12, num_chains=3)
+    (three / "chains.json").write_text(json.dumps({"num_chains": 3, "left_out": [1]}))
+    found = open_samples(three)
+    assert numbers(found) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert found.num_chains == 2
+
+
 def test_no_block_has_samples_of_two_chains(tmp_path):
     two = open_samples(make_samples(tmp_path / "a", 20, num_chains=2))
     assert [num_blocks(two, most) for most in (1, 2, 5, 20, 99)] == [2, 2, 4, 20, 20]

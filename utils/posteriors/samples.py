@@ -201,9 +201,9 @@ def open_samples(
 ) -> Samples:
     """Open the samples in a run directory, or in a samples.npy with network.json beside it.
 
-    The first `discard`, a share, of each chain are left out, and vectors that members.npz marks. At
-    most `most` of the rest are used, over all chains together, evenly spaced. Fewer than `fewest`
-    are refused: a Gaussian needs two.
+    The first `discard`, a share, of each chain are left out, and so are vectors that members.npz
+    marks and chains that chains.json says are left out. At most `most` of the rest are used, over
+    all chains together, evenly spaced. Fewer than `fewest` are refused: a Gaussian needs two.
     """
     path = path / "samples.npy" if path.is_dir() else path
     try:
@@ -228,7 +228,8 @@ def open_samples(
             f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
             "as chains.json beside it says."
         )
-    chains = _unmarked(path, np.arange(shape[0]).reshape(num_chains, -1)[:, :stored])
+    chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
+    chains = _unmarked(path, np.delete(chains, layout.get("left_out", []), axis=0))
     kept = chains[:, round(discard * chains.shape[1]) :]
     if not chains.size and fewest:
         raise UserError(f"{path} has no networks: all {shape[0]} were left out.")

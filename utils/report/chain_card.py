@@ -67,13 +67,14 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
     samples = _array(folder / "samples.npy", chains, (network.num_weights,))
     whole = quantities.complete(measured, samples)
     draws = whole.reshape(chains, -1, len(quantities.names))[:, :stored]
-    found = diagnose_all(np.asarray(draws), quantities.names, hours=1.0)
-    kept = _transitions(folder / "trace.jsonl")
+    left_out = layout.get("left_out", [])
+    found = diagnose_all(np.delete(draws, left_out, axis=0), quantities.names, hours=1.0)
+    kept = [t for t in _transitions(folder / "trace.jsonl") if t["chain"] not in left_out]
     steps = sum(each["num_steps"] for each in kept)
     balance, error = energy_balance([each["delta_energy"] for each in kept])
     names = ("largest_rhat", "smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares")
     return {
-        "chains": chains, "samples_per_chain": stored,
+        "chains": chains - len(left_out), "left_out": len(left_out), "samples_per_chain": stored,
         "groups": {
             group: {name: numbers[name] for name in names}
             for group, numbers in found["groups"].items() if numbers
@@ -174,6 +175,9 @@ def _check_table(checks: dict) -> str:
     balance, error = checks["energy_balance"]
     lines = [
         "## Checks", "",
+        f"{checks['chains']} chains of {checks['samples_per_chain']} samples; {checks['left_out']} "
+        "more left out, as annealed importance sampling says that their regions hold next to "
+        "nothing of the posterior." if checks.get("left_out") else
         f"{checks['chains']} chains of {checks['samples_per_chain']} samples.", "",
         "| quantity | largest R-hat | smallest bulk ESS | tail ESS | ESS of squares |",
         "|---|---|---|---|---|",

@@ -8,6 +8,7 @@ Modules, each importing only from those before it:
     leapfrog         trajectories
     reversal         whether trajectories lead back to their start
     adaptation       step sizes and lengths of trajectories
+    annealing        which annealed chains have ended where the posterior is not
     chains           transitions, and several chains that make them
     anchored         starts that look like samples
     record           samples, trace, diagnostics and checkpoints on disk

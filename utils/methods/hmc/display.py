@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
 from utils.methods.hmc.adaptation import HMCSettings
+from utils.methods.hmc.annealing import NEGLIGIBLE
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE
 from utils.methods.hmc.potential import Potential
@@ -118,6 +119,12 @@ def warnings(
         yield (
             f"{divergences} of {made} trajectories after burn-in diverged and were rejected, so "
             f"a part of the posterior may be missing: {remedy}."
+        )
+    if summary["left_out"]:
+        yield (
+            f"Left out: {len(summary['left_out'])} of {schedule.num_chains} chains. By annealed "
+            f"importance sampling (chains.json) their regions hold less than e^−{NEGLIGIBLE:g} of "
+            "the posterior."
         )
     missed, followed = summary["not_returned"], summary["followed_back"]
     if missed:

@@ -152,7 +152,7 @@ def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | Non
     chains = resume_or_start(config, problem, settings, ranks, record)
     sample(config, potential, chains, ranks, record)
     if ranks.first:
-        print_summary(record.finish(), settings, schedule, potential)
+        print_summary(record.finish(settings), settings, schedule, potential)
         print(f"Saved in {run.directory}")
 
 

@@ -9,22 +9,23 @@ abandons the transition of all chains that is under way and keeps what was finis
 
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.methods.hmc.adaptation import StepSizeAdaptation
+from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
+from utils.methods.hmc.annealing import log_weights, negligible_chains
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
 from utils.methods.method import Problem, valid_scores
 from utils.networks.predictions import class_probabilities, mean_probabilities
-from utils.posteriors.samples import save_kind
+from utils.posteriors.samples import open_samples, save_kind
 from utils.report import figures
 from utils.runs.errors import UserError
-from utils.runs.files import UNREADABLE, ArrayFile, RecordFile, write_atomically
+from utils.runs.files import UNREADABLE, ArrayFile, RecordFile, read_records, write_atomically
 from utils.runs.progress import check_space
 from utils.runs.run import Run
 
@@ -119,6 +120,7 @@ class ChainRecord:
         self, run: Run, problem: Problem, schedule: Schedule, seed: int, checkpoint_seconds: float
     ):
         network, data, *_ = problem
+        self._temperature = problem.temperature
         self.run, self._network, self._data, self._schedule = run, network, data, schedule
         self._checkpoint_seconds = checkpoint_seconds
         self._quantities = Quantities(network, data.test_labels, seed)
@@ -314,13 +316,14 @@ class ChainRecord:
             adaptations=np.array(self.chains.adaptations), **mass_arrays(self.chains.masses),
         )  # fmt: skip
 
-    def _save_layout(self) -> None:
+    def _save_layout(self, **more) -> None:
         """Say how samples.npy is filled, for those who read it while chains still run."""
         schedule = self._schedule
         layout = {
             "num_chains": schedule.num_chains,
             "samples_per_chain": schedule.num_samples,
             "stored_per_chain": schedule.stored(self.chains.iteration),
+            **more,
         }
         self.run.save_json("chains.json", layout)
 
@@ -332,7 +335,7 @@ class ChainRecord:
             return False
         return time.monotonic() - self._diagnosed >= SECONDS_BETWEEN_DIAGNOSES
 
-    def _diagnose(self, iteration: int) -> dict:
+    def _diagnose(self, iteration: int, left_out: Sequence[int] = ()) -> dict:
         """Write diagnostics.json and the figure of the chains so far.
 
         Return the diagnostics' groups, which are empty for too few samples.
@@ -345,7 +348,8 @@ class ChainRecord:
         measured = np.load(self.run.path("quantities.npy"), mmap_mode="r")
         draws = measured.reshape(schedule.num_chains, schedule.num_samples, -1)[:, :stored]
         hours = self.counters["seconds"] / 3600
-        diagnostics = diagnose_all(np.asarray(draws), self._quantities.names, hours)
+        draws = np.delete(draws, left_out, axis=0)
+        diagnostics = diagnose_all(draws, self._quantities.names, hours)
         self.run.save_json("diagnostics.json", diagnostics)
         groups = {name: group for name, group in diagnostics["groups"].items() if group}
         self.run.log(
@@ -356,16 +360,29 @@ class ChainRecord:
         return diagnostics["groups"]
 
     def _predict(self, images: Tensor) -> Tensor:
-        """Return the average prediction of all samples on the disk."""
-        stored = np.load(self.run.path("samples.npy"), mmap_mode="r")
-        samples = (torch.from_numpy(np.array(row)).to(images.device) for row in stored)
+        """Return the average prediction of the samples on the disk."""
+        samples = (
+            weights.to(images.device) for weights in open_samples(self.run.directory, fewest=1)
+        )
         return mean_probabilities(self._network, samples, images)
 
-    def finish(self) -> dict:
+    def _leave_out(self, settings: HMCSettings) -> list[int]:
+        """Return annealed chains in regions that hold nothing, and note them for readers."""
+        if not settings.hot_transitions:
+            return []
+        records = read_records(self.run.path("trace.jsonl"))
+        weights = log_weights(records, settings, self._schedule.num_chains, self._temperature)
+        left_out = negligible_chains(weights)
+        self._save_layout(log_weights=weights.tolist(), left_out=left_out)
+        return left_out
+
+    def finish(self, settings: HMCSettings) -> dict:
         """Write diagnostics and final scores, mark the run as finished, and return its summary."""
         self._checkpoint()
         counters, labels, schedule = self.counters, self._data.test_labels, self._schedule
-        average = self._probability_sums.sum(0) / (schedule.num_chains * schedule.num_samples)
+        left_out = self._leave_out(settings)
+        kept = [k for k in range(schedule.num_chains) if k not in left_out]
+        average = self._probability_sums[kept].sum(0) / (len(kept) * schedule.num_samples)
         summary = {
             "test_accuracy": accuracy(average, labels),
             "test_nll": mean_nll(average, labels),
@@ -378,7 +395,8 @@ class ChainRecord:
             "followed_back": counters["followed_back"],
             "not_returned": counters["not_returned"],
             "steps_back": counters["steps_back"],
-            "diagnostics": self._diagnose(self.chains.iteration),
+            "left_out": left_out,
+            "diagnostics": self._diagnose(self.chains.iteration, left_out),
         }
         if self._data.valid_labels is not None:
             summary |= valid_scores(self._predict(self._data.valid_images), self._data)
