@@ -27,7 +27,13 @@ from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.mass import mass, mass_along_orbit, minimum_mass, scalable_groups
+from utils.symmetry.mass import (
+    mass,
+    mass_along_orbit,
+    minimum_mass,
+    scalable_groups,
+    without_idle_units,
+)
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import random_transformation
 
@@ -57,7 +63,6 @@ def main(config: MassConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     network, weights = open_networks(paths)
-    scalable_groups(network)  # refuse a network without scales before a run is opened
     run = open_run(config, KIND, choose_device(config.device), inputs)
     masses = torch.stack([mass(network, weights), lightest_masses(network, weights)])
     curves = mass_along_orbit(
@@ -108,14 +113,19 @@ def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:
                 "sets of one network."
             )
     weights = torch.cat([members.weights.flatten(0, 1) for members in sets]).double()
-    if not mass(network, weights).all():
-        raise UserError("Some of these networks have no mass: all of their weights are 0.")
+    scalable_groups(network)  # refuse a network without scales before a run is opened
+    if not mass(network, without_idle_units(network, weights)[0]).all():
+        raise UserError(
+            "Some of these networks have no minimum mass: all of their weights are 0, or none lead "
+            "from inputs to outputs."
+        )
     return network, weights
 
 
 def lightest_masses(network: Network, weights: Tensor) -> Tensor:
     """Return the minimum mass [K], with a check that the networks compute what they did."""
-    return mass(network, move(weights, minimum_mass(network, weights)))
+    lightest = move(weights, minimum_mass(network, weights))
+    return mass(network, without_idle_units(network, lightest)[0])
 
 
 def summary_of(

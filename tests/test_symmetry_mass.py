@@ -2,7 +2,7 @@
 
 import json
 
-from symmetry_mass import two_clusters, two_modes
+from symmetry_mass import lightest_masses, two_clusters, two_modes
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.symmetry.mass import mass, minimum_mass
@@ -14,9 +14,13 @@ import torch
 NETWORK = MLP((4, 6, 5, 2))
 
 
+def random() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def save_networks(directory, network, count: int = 30):
-    random = torch.Generator().manual_seed(0)
-    weights = torch.stack([network.initial_weights(random) for _ in range(count)])
+    generator = random()
+    weights = torch.stack([network.initial_weights(generator) for _ in range(count)])
     directory.mkdir()
     Points(weights, network).save(directory)
     return weights
@@ -106,6 +110,16 @@ def test_networks_of_zeros_are_refused(script, tmp_path):
     done = script("symmetry_mass", "--posterior", tmp_path)
     assert done.returncode == 2
     assert "all of their weights are 0" in done.stderr
+
+
+def test_units_without_incoming_weights_do_not_add_to_the_minimum():
+    (w1, _), *_ = NETWORK.layers(weights := NETWORK.initial_weights(random()).double())
+    w1[0] = 0
+    (_, _), (w2, _), _ = NETWORK.layers(without := weights.clone())
+    w2[:, 0] = 0
+    torch.testing.assert_close(
+        lightest_masses(NETWORK, weights[None]), lightest_masses(NETWORK, without[None])
+    )
 
 
 def test_sets_of_different_networks_are_refused(script, tmp_path):

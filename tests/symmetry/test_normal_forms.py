@@ -5,6 +5,7 @@ from functools import partial
 from tests.networks.toy_networks import NETWORKS, inputs_for
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
+from utils.networks.registry import conv_network
 from utils.runs.errors import UserError
 from utils.symmetry.mass import minimum_mass
 from utils.symmetry.normal_forms import (
@@ -53,7 +54,7 @@ def forms_of(network: Network, name: str, key: str):
         return (positive_signs, sorting)
     if name == "residual" or key == "norm":  # of unit norm all units would be tied
         return (minimum_mass, sorting)
-    if name == "relu" and key == "mean":  # deeper networks have dead units, which keep their scale
+    if key == "mean":
         return (partial(unit_variance, images=inputs_for(network).double()), sorting)
     return (unit_norm, sorting)
 
@@ -129,14 +130,28 @@ def test_activations_have_variance_one(name):
         torch.testing.assert_close(variance, alive.double(), rtol=1e-9, atol=1e-11)
 
 
-def test_constant_units_keep_their_scale():
-    network = MLP((6, 5, 3))
+@pytest.mark.parametrize("name", ["lenet", "optunet"])
+def test_networks_with_constant_units_have_one_form_of_unit_variance(name):
+    """Some units are always off, some always the same, some have no weights at all."""
+    network = conv_network(name)
+    images = inputs_for(network, 20).double()
     (weights,) = draw(network, 1)
-    (w1, b1), _ = network.layers(weights)
-    w1[:2] = 0
-    b1[0], b1[1] = 0.3, -0.3
-    scales = unit_variance(network, weights, inputs_for(network).double()).log_scales["h1"]
-    assert (scales == 0).tolist() == [True, True, False, False, False]
+    if name == "lenet":
+        for into, bias in zip(network.slots[:8:2], network.slots[1:8:2], strict=True):
+            bias.of(weights)[:3] = torch.tensor([-1e3, 0.1, 0])
+            into.of(weights)[1:3] = 0
+    else:
+        second = network.slots[1].of(weights)
+        second[0, 0], second[0, 1] = -1, 0
+    form = partial(unit_variance, images=images)
+    members = torch.stack([
+        Transformation(network, log_scales=planted.log_scales).apply(weights)
+        for planted in (random_transformation(network, random(k)) for k in range(3))
+    ])  # fmt: skip
+    normal = form(network, members).apply(members)
+    expected = form(network, weights).apply(weights)
+    torch.testing.assert_close(normal, expected.expand_as(normal), rtol=1e-9, atol=1e-11)
+    check_same_function(network, members, normal)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

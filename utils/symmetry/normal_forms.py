@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, scalable_groups, scaling
+from utils.symmetry.mass import Mass, scaling, settle
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -49,7 +49,10 @@ def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transforma
 def unit_norm(
     network: Network, weights: Tensor, norm: float = 1.0, biases: bool = False
 ) -> Transformation:
-    """Scale every ReLU unit so that its incoming weights have this norm."""
+    """Scale every ReLU unit so that its incoming weights have this norm.
+
+    Units whose incoming weights are all 0 keep their scale, so this is no normal form of them.
+    """
     incoming = Mass(network, weights, biases)
     log_scales = dict(incoming.no_scaling)
     for sweep in range(2):
@@ -69,16 +72,17 @@ def unit_norm(
 def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transformation:
     """Scale every ReLU unit so that its activation has variance 1 over images and positions.
 
-    Units that are constant, such as dead ones, keep their scale.
+    No scale does that for units that are constant, such as dead ones. They get the scales at which
+    their weights are most even (see `settle`).
     """
-    groups = scalable_groups(network)
-    rows = weights.reshape(-1, network.num_weights)
-    each = [_variances(network, row, images) for row in rows]
-    log_scales = {}
+    groups = Mass(network, weights).groups
+    each = [_variances(network, row, images) for row in weights.reshape(-1, network.num_weights)]
+    log_scales, constant = {}, {}
     for name in groups:
         variance = torch.stack([variances[name] for variances in each])
-        log_scales[name] = torch.where(variance > 0, -variance.log() / 2, 0)
-    return scaling(network, weights, log_scales)
+        constant[name] = variance == 0
+        log_scales[name] = torch.where(constant[name], 0, -variance.log() / 2)
+    return scaling(network, weights, settle(network, weights, log_scales, constant))
 
 
 def _variances(network: Network, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
