@@ -1,5 +1,6 @@
 """Normal forms: one network for each orbit, the same function, keys computed directly."""
 
+import math
 from functools import partial
 
 from tests.networks.toy_networks import NETWORKS, inputs_for
@@ -228,3 +229,34 @@ def test_nothing_to_do_is_the_identity():
     (weights,) = draw(network, 1)
     assert torch.equal(compose(network, weights).apply(weights), weights)
     assert compose(network, weights).to_row().equal(Transformation(network).to_row())
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize("form", [unit_norm, minimum_mass, positive_signs])
+def test_sorting_before_other_forms_is_refused(form):
+    network = NETWORKS["tanh" if form is positive_signs else "relu"]
+    with pytest.raises(UserError, match="give sort_units last"):
+        compose(network, draw(network), sort_units, form)
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
+def test_norms_that_no_weights_have_are_refused(norm):
+    with pytest.raises(UserError, match="give a number above 0"):
+        unit_norm(NETWORKS["relu"], draw(NETWORKS["relu"]), norm)
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (5, 7), (6,)])
+def test_variance_over_no_images_or_those_of_other_networks_is_refused(shape):
+    with pytest.raises(UserError, match=r"give at least one, \[N, 6\]"):
+        unit_variance(NETWORKS["relu"], draw(NETWORKS["relu"]), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("form", [*SCALINGS.values(), sort_units])
+def test_weights_of_another_number_or_none_are_refused(form):
+    network = NETWORKS["relu"]
+    with pytest.raises(UserError, match="have 10 entries, but the network"):
+        form(network, torch.zeros(10))
+    with pytest.raises(UserError, match="not finite"):
+        form(network, torch.full((network.num_weights,), torch.nan))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, scaling, settle
+from utils.symmetry.mass import Mass, check_weights, scaling, settle
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -35,10 +35,15 @@ TIED = 1e-12  # keys are equal if they differ by no more than this, relative to 
 
 
 def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transformation:
-    """Return the transformation to several normal forms, one after the other."""
+    """Return the transformation to several normal forms, one after the other, sorting last."""
     total, weights = Transformation(network), weights.double()
     for form in forms:
         step = form(network, weights)
+        if total.permutations and (step.log_scales or step.signs):
+            raise UserError(
+                "Units cannot be sorted before they are scaled or flipped, as their keys change "
+                "with that: give sort_units last."
+            )
         weights, total = step.apply(weights), total.then(step)
     return total
 
@@ -53,6 +58,8 @@ def unit_norm(
 
     Units whose incoming weights are all 0 keep their scale, so this is no normal form of them.
     """
+    if not 0 < norm < math.inf:
+        raise UserError(f"Incoming weights cannot have norm {norm}: give a number above 0.")
     incoming = Mass(network, weights, biases)
     log_scales = dict(incoming.no_scaling)
     for sweep in range(2):
@@ -76,6 +83,11 @@ def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transfor
     their weights are most even (see `settle`).
     """
     groups = Mass(network, weights).groups
+    if not len(images) or tuple(images.shape[1:]) != tuple(network.input_shape):
+        raise UserError(
+            f"Variances cannot be measured on images {list(images.shape)}: give at least one, "
+            f"[N, {', '.join(map(str, network.input_shape))}]."
+        )
     each = [_variances(network, row, images) for row in weights.reshape(-1, network.num_weights)]
     log_scales, constant = {}, {}
     for name in groups:
@@ -136,6 +148,7 @@ def sort_units(network: Network, weights: Tensor, key: str = "norm") -> Transfor
     "last_layer" is a unit's weight to the first output, and "largest" for units that lead to other
     units. Equal units stay in their order. Blocks of units are sorted by what they contain.
     """
+    check_weights(network, weights)
     order = Transformation(network)
     for name in sorted(network.groups, key=lambda name: len(lineage(network, name))):
         keys = order.follow(name, unit_keys(network, weights, name, key))
