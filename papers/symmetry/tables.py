@@ -59,7 +59,8 @@ def masses(results: Results) -> list[Table]:
     """Return ranges, and for OptuNets the paper's, its clusters and modes."""
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
     low, _, _, median, _, _, high = summary["excess_quantiles"]
-    title = f"{summary['networks']} networks {summary['network']}"
+    count = summary["networks"]
+    title = f"{count} network{'s' if count > 1 else ''} {summary['network']}"
     rows = [
         ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
         ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],

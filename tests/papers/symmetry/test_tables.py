@@ -60,6 +60,11 @@ def test_masses_of_other_networks_stand_alone(write):
     assert ["mass as trained", "135 to 283"] in table.rows
 
 
+def test_one_network_is_singular(write):
+    (table,) = tables.masses(write("symmetry_mass", "summary.json", MASSES | {"networks": 1}))
+    assert table.title == "1 network optunet for [1, 28, 28]"
+
+
 def test_projection_is_compared_cell_by_cell(write):
     scores = {"nll": 0.3, "calibration_error": 0.01, "barrier": 0.1}
     cells = [
