@@ -2,7 +2,7 @@
 
 import json
 
-from symmetry_mass import lightest_masses, two_clusters, two_modes
+from symmetry_mass import lightest_masses, names_of, two_clusters, two_modes
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.symmetry.mass import mass, minimum_mass
@@ -103,6 +103,21 @@ def test_groups_may_be_single_networks(script, tmp_path):
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "default" / "symmetry_mass-MNIST-quick" / "mass.npz") as results:
         assert len(results["mass"]) == 3
+
+
+@pytest.mark.parametrize("second", ["set", "set/samples.npy"])
+def test_sets_that_are_given_twice_are_refused(script, tmp_path, second):
+    save_networks(tmp_path / "set", NETWORK)
+    done = script("symmetry_mass", "--posterior", tmp_path / "set", tmp_path / second)
+    assert done.returncode == 2
+    assert "give each set once" in done.stderr
+
+
+def test_every_set_is_recorded_whatever_the_names(tmp_path):
+    assert names_of([tmp_path / "A" / "mode-0"]) == ["mode-0"]
+    groups = [tmp_path / run / f"mode-{k}" for run in "AB" for k in (0, 1)]
+    assert names_of(groups[:2]) == ["mode-0", "mode-1"]
+    assert names_of(groups) == ["A/mode-0", "A/mode-1", "B/mode-0", "B/mode-1"]
 
 
 def test_networks_of_zeros_are_refused(script, tmp_path):
