@@ -5,6 +5,7 @@ The criteria are ours: the paper gives no thresholds.
 
 import math
 
+from papers.symmetry.cells import converged, pairs, remark
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
@@ -131,15 +132,16 @@ def excess_matches(results: Results) -> Finding:
     ours=True,
 )
 def decay_is_too_short(results: Results) -> Finding:
-    cells = _sgd_cells(results, projected=False)
+    everything = results.json("symmetry_balance", "summary.json")["cells"]
+    cells = [c for c in converged(everything) if c["optimizer"] == "SGD" and not c["projected"]]
     without = {_training(cell): cell["share_left"] for cell in cells if not cell["weight_decay"]}
-    if not without or len(without) == len(cells):
-        raise Missing("The grid has no weight decay of 0, or no other, to compare")
     gaps = [
         cell["share_left"] / without[_training(cell)] - math.exp(-2 * cell["decay_time"])
         for cell in cells
-        if cell["weight_decay"]
+        if cell["weight_decay"] and _training(cell) in without
     ]
+    if not gaps:
+        raise Missing("The grid has no weight decay of 0, or no other, to compare")
     close = sum(abs(gap) < 0.1 for gap in gaps)
     largest, drift = max(gaps, key=abs), list(without.values())
     return Finding(
@@ -147,7 +149,7 @@ def decay_is_too_short(results: Results) -> Finding:
         f"{close} of {len(gaps)} cells are within 0.1; the largest gap is {largest:+.2f}. Without "
         f"weight decay, gradient noise and finite steps multiply the imbalance by {min(drift):.2f} "
         f"to {max(drift):.2f}. The excess over the minimum mass at the end is "
-        f"{_range(cells, 'excess')}.",
+        f"{_range(cells, 'excess')}.{remark(everything)}",
     )
 
 
@@ -160,22 +162,20 @@ def decay_is_too_short(results: Results) -> Finding:
     ours=True,
 )
 def projection_changes_little(results: Results) -> Finding:
-    cells = zip(_sgd_cells(results, False), _sgd_cells(results, True), strict=True)
+    cells = results.json("symmetry_balance", "summary.json")["cells"]
     changes = [
         {name: projected[name] - plain[name] for name in ("accuracy", "nll", "barrier")}
-        for plain, projected in cells
+        for plain, projected in pairs(cells)
     ]
+    if not changes:
+        raise Missing("No cell of SGD's grid was trained with projection and without diverging")
     small = sum(abs(change["accuracy"]) < 0.005 for change in changes)
     return Finding(
         HOLDS if small == len(changes) else PARTLY if 2 * small >= len(changes) else FAILS,
         f"Over {len(changes)} cells, accuracy changes by {_range(changes, 'accuracy')}, NLL by "
-        f"{_range(changes, 'nll')} nats, the barrier by {_range(changes, 'barrier')} nats.",
+        f"{_range(changes, 'nll')} nats, the barrier by {_range(changes, 'barrier')} nats."
+        f"{remark(cells)}",
     )
-
-
-def _sgd_cells(results: Results, projected: bool) -> list[dict]:
-    cells = results.json("symmetry_balance", "summary.json")["cells"]
-    return [c for c in cells if c["optimizer"] == "SGD" and c["projected"] == projected]
 
 
 def _training(cell: dict) -> tuple:

@@ -200,6 +200,23 @@ def test_projection_changes_little(tmp_path, change, mark):
     assert f"accuracy changes by 0.000 to {change:.3f}" in result.evidence
 
 
+def test_cells_that_diverged_are_left_out_with_a_remark(tmp_path):
+    """Also the partner of one that was compared with it, and all that no reference is left for."""
+    both = mass_claims.BALANCE
+    content = cells(gap=0.2, accuracy_change=0.02)
+    for k, cell in enumerate(content["cells"]):
+        if cell["network"] == "lenet" and not cell["projected"]:
+            kept = ("network", "optimizer", "learning_rate", "momentum", "weight_decay")
+            lost = {name: cell[name] for name in (*kept, "projected")}
+            content["cells"][k] = lost | {"diverged": True}
+    for claim in both:
+        judged = verdict(tmp_path, claim, content)
+        assert judged.mark == HOLDS
+        assert "Training diverged in 2 of 8 cells, which are left out" in judged.evidence
+    content["cells"] = [cell | {"diverged": True} for cell in content["cells"]]
+    assert {verdict(tmp_path, claim, content).mark for claim in both} == {UNKNOWN}
+
+
 @pytest.mark.parametrize(("whole", "last", "mark"), [
     (0.1, 0.95, HOLDS), (0.1, 0.5, PARTLY), (0.95, 0.5, FAILS),
 ])  # fmt: skip
