@@ -233,7 +233,12 @@ def second_differences(network: Network, weights: Tensor, seed: int) -> Tensor:
 
 
 def project(network: Network, state: TrainingState) -> TrainingState:
-    """Scale networks to their minimum mass, and their momentum as gradients change with that."""
+    """Scale networks to their minimum mass, and their momentum as gradients change with that.
+
+    Here biases count, as weight decay pulls on them, too, and it is with them that the imbalance is
+    0 at the minimum. Masses that are reported leave them out, as the paper does, so the excess of
+    projected networks is small but not 0.
+    """
     scaling = minimum_mass(network, state.weights, biases=True)
     inverse = replace(scaling, log_scales={n: -each for n, each in scaling.log_scales.items()})
     weights, momentum = scaling.apply(state.weights), inverse.apply(state.momentum)

@@ -73,9 +73,10 @@ def representation_cost(source: Path) -> Figure:
     caption="Each line is a cell of the grid that did not diverge, each point an epoch, averaged "
     "over networks; x is weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of "
     "the initial difference between incoming and outgoing mass of hidden units, relative to the "
-    "same training without weight decay, and exp(−2x). Middle: the excess over the minimum mass; "
-    "cells without weight decay are at x = 0. Right: mass (solid) and minimum mass (dashed) during "
-    "training. A row for each network.",
+    "same training without weight decay, and exp(−2x); biases count, as they decay, too. Middle: "
+    "the excess over the minimum mass, without biases, as in the paper; cells without weight decay "
+    "are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A row for each "
+    "network.",
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
@@ -116,9 +117,9 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     "cells.jsonl",
     title="Scaling networks to their minimum mass while they are trained",
     caption="Every cell of SGD's grid trained as usual (horizontally), and how each score changes "
-    "if networks are scaled to their minimum mass after every epoch (vertically), from the same "
-    "start and in the same order of images: one point for each network, or pair of networks. ECE "
-    "is the expected calibration error.",
+    "if networks are scaled to their minimum mass, including biases, as these decay, too, after "
+    "every epoch (vertically), from the same start and in the same order of images: one point for "
+    "each network, or pair of networks. ECE is the expected calibration error.",
 )
 def intervention(source: Path) -> Figure:
     """Draw the effect of the intervention against scores without it."""
