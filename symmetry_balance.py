@@ -14,20 +14,28 @@ minimum mass. Their accuracy, calibration and loss barriers are then compared.
     python symmetry_balance.py --config_name laptop    on 6,000 images, 8 minutes
     python symmetry_balance.py --config_name quick     MLPs, seconds
 
-A stopped run goes on with the next cell. Leaves in its run directory cells.jsonl (a record for each
-cell of the grid; see `measure_cell`), the figures balance.png and intervention.png with .pdf, and
-summary.json.
+A stopped run goes on with the next cell. A cell that diverges is recorded as such and left out of
+what is shown. Leaves in its run directory cells.jsonl (a record for each cell of the grid; see
+`measure_cell`), the figures balance.png and intervention.png with .pdf, and summary.json.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from papers.symmetry import figures, mass_claims
+from papers.symmetry.cells import converged
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
-from utils.methods.training import TrainingSettings, TrainingState, start_training, train
+from utils.methods.training import (
+    Diverged,
+    TrainingSettings,
+    TrainingState,
+    start_training,
+    train,
+)
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -35,6 +43,7 @@ from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import NETWORKS, Config, NetworkConfig, option
+from utils.runs.errors import UserError
 from utils.runs.files import read_records, save_records
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
@@ -59,6 +68,7 @@ KIND = "symmetry_balance"
 HALFWAY = (0.0, 0.5, 1.0)
 STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
 DIRECTIONS = 5
+DIVERGED = 10  # times the NLL of guessing: overfitting does not come near it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,18 +146,34 @@ def train_grid(run: Run, networks: dict[str, Network], images: Dataset) -> list[
             network = networks[cell.network]
             bar.set_postfix(network=network.name, optimizer=cell.optimizer, refresh=False)
             data = inputs_for(network, images)
-            records.append(measure_cell(network, data, cell, run.config))
+            records.append(record_of(network, data, cell, run.config))
             save_records(path, records)
             bar.update()
             run.stop_if_asked()
+    if all(record["projected"] for record in converged(records)):
+        raise UserError(
+            "Without projection, training diverged in all cells: lower --learning_rates and "
+            "--adam_rates, and give --overwrite."
+        )
     return records
 
 
 # ---- one cell
 
 
+def record_of(network: Network, data: Dataset, cell: Cell, config: BalanceConfig) -> dict:
+    """Return the record of a cell, of which only that is known if it diverges."""
+    try:
+        return measure_cell(network, data, cell, config)
+    except Diverged:
+        return {**cell._asdict(), "diverged": True}
+
+
 def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceConfig) -> dict:
     """Train the networks of a cell; return its settings, profiles over epochs and final scores.
+
+    A cell has diverged if a weight or loss is not finite, or the final NLL is more than DIVERGED
+    times that of guessing.
 
     decay_time [epochs + 1]: weight decay · Σ learning rate / (1 − momentum), over steps
     share_left, mass, minimum, excess [epochs + 1, networks]: see `profile`
@@ -172,6 +198,8 @@ def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceCon
             network, state, data.train_images, data.train_labels, settings,
             seed=config.seed, num_epochs=1,
         )  # fmt: skip
+        if not state.weights.isfinite().all():
+            raise Diverged("Training diverged: its weights are no numbers.")
         if cell.projected:
             state = project(network, state)
         profiles.append(profile(network, state.weights, start))
@@ -205,7 +233,12 @@ def second_differences(network: Network, weights: Tensor, seed: int) -> Tensor:
 
 
 def project(network: Network, state: TrainingState) -> TrainingState:
-    """Scale networks to their minimum mass, and their momentum as gradients change with that."""
+    """Scale networks to their minimum mass, and their momentum as gradients change with that.
+
+    Here biases count, as weight decay pulls on them, too, and it is with them that the imbalance is
+    0 at the minimum. Masses that are reported leave them out, as the paper does, so the excess of
+    projected networks is small but not 0.
+    """
     scaling = minimum_mass(network, state.weights, biases=True)
     inverse = replace(scaling, log_scales={n: -each for n, each in scaling.log_scales.items()})
     weights, momentum = scaling.apply(state.weights), inverse.apply(state.momentum)
@@ -219,6 +252,9 @@ def final_scores(network: Network, data: Dataset, weights: Tensor) -> dict[str, 
         name: [metric(probabilities, data.test_labels) for probabilities in predicted]
         for name, metric in metrics.items()
     }
+    highest = DIVERGED * math.log(network.num_classes)
+    if not all(nll <= highest for nll in scores["nll"]):
+        raise Diverged("Training diverged: networks predict far worse than by guessing.")
     pairs = zip(weights[::2], weights[1::2], strict=False)
     return scores | {"barrier": [matched_barrier(network, data, *pair) for pair in pairs]}
 
@@ -233,6 +269,8 @@ def matched_barrier(network: Network, data: Dataset, first: Tensor, second: Tens
 
 def final_numbers(record: dict) -> dict:
     """Return a cell's settings, and means over its networks at the end of training."""
+    if record.get("diverged"):
+        return record
     numbers = {name: record[name] for name in Cell._fields}
     numbers["decay_time"] = record["decay_time"][-1]
     for name in ("share_left", "mass", "minimum", "excess"):

@@ -12,7 +12,9 @@ do not count. The mass along random directions of the orbit shows that it has on
 representation_cost.png and .pdf, and summary.json.
 """
 
+import os
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 from papers.symmetry import figures, mass_claims
@@ -27,7 +29,13 @@ from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.mass import mass, mass_along_orbit, minimum_mass, scalable_groups
+from utils.symmetry.mass import (
+    mass,
+    mass_along_orbit,
+    minimum_mass,
+    scalable_groups,
+    without_idle_units,
+)
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import random_transformation
 
@@ -53,11 +61,10 @@ class MassConfig(Config):
 
 def main(config: MassConfig) -> None:
     paths = find_posteriors(config)
-    inputs = {name_of(path, alone=len(paths) == 1): identify(path) for path in paths}
+    inputs = dict(zip(names_of(paths), map(identify, paths), strict=True))
     if already_finished(config, KIND, inputs):
         return
     network, weights = open_networks(paths)
-    scalable_groups(network)  # refuse a network without scales before a run is opened
     run = open_run(config, KIND, choose_device(config.device), inputs)
     masses = torch.stack([mass(network, weights), lightest_masses(network, weights)])
     curves = mass_along_orbit(
@@ -75,6 +82,7 @@ def main(config: MassConfig) -> None:
 def find_posteriors(config: MassConfig) -> list[Path]:
     if config.posterior:
         paths = [existing(config, path) for path in config.posterior]
+        refuse_twice(paths)
         ready = [path for path in paths if not is_under_way(path)]
         for path in paths:
             if list(path.glob("mode-*")) and not (path / "posterior.json").exists():
@@ -92,9 +100,22 @@ def is_under_way(path: Path) -> bool:
     return path.match("mode-*") and not (path / "posterior.json").exists()
 
 
-def name_of(path: Path, alone: bool) -> str:
-    """Return what the run calls this input: by its kind, as reproduce.py does, if there is one."""
-    return (alone and PastRun(path).kind) or path.name
+def refuse_twice(paths: list[Path]) -> None:
+    """Refuse sets that are given twice, or that others contain."""
+    for first, second in permutations([path.resolve() for path in paths], 2):
+        if first.is_relative_to(second):
+            raise UserError(f"{first} would count twice, also by {second}: give each set once.")
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    """Return what the run calls its inputs, a single one by its kind as reproduce.py does.
+
+    Several have their paths from the directory that contains all of them.
+    """
+    if len(paths) == 1:
+        return [PastRun(paths[0]).kind or paths[0].name]
+    common = os.path.commonpath([path.resolve().parent for path in paths])
+    return [path.resolve().relative_to(common).as_posix() for path in paths]
 
 
 def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:
@@ -108,14 +129,19 @@ def open_networks(paths: list[Path]) -> tuple[Network, Tensor]:
                 "sets of one network."
             )
     weights = torch.cat([members.weights.flatten(0, 1) for members in sets]).double()
-    if not mass(network, weights).all():
-        raise UserError("Some of these networks have no mass: all of their weights are 0.")
+    scalable_groups(network)  # refuse a network without scales before a run is opened
+    if not mass(network, without_idle_units(network, weights)[0]).all():
+        raise UserError(
+            "Some of these networks have no minimum mass: all of their weights are 0, or none lead "
+            "from inputs to outputs."
+        )
     return network, weights
 
 
 def lightest_masses(network: Network, weights: Tensor) -> Tensor:
     """Return the minimum mass [K], with a check that the networks compute what they did."""
-    return mass(network, move(weights, minimum_mass(network, weights)))
+    lightest = move(weights, minimum_mass(network, weights))
+    return mass(network, without_idle_units(network, lightest)[0])
 
 
 def summary_of(

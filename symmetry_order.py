@@ -56,6 +56,11 @@ def main(config: OrderConfig) -> None:
     network, data = network_and_data(config, device)
     if not network.groups:
         raise UserError(f"The network {network} has no hidden units to order.")
+    if max(network.set_sizes) < 2:
+        raise UserError(
+            f"The network {network} has one unit in each layer, so there is no order: a layer "
+            "needs at least two."
+        )
     run = open_run(config, KIND, device)
     run.select_matmul()
     network.save(run.path("network.json"))

@@ -146,3 +146,27 @@ def test_networks_without_scales_are_refused_before_a_run_is_opened(script, tmp_
     assert done.returncode == 2
     assert "permuted" in done.stderr
     assert not (tmp_path / "default").exists()
+
+
+def grid(script, *options):
+    return script(
+        "symmetry_balance", "--config_name", "quick", "--hidden_sizes", 4, "--num_train", 50,
+        "--num_networks", 2, "--num_epochs", 1, "--weight_decays", 0.01, "--momenta", 0, *options,
+    )  # fmt: skip
+
+
+@pytest.mark.figures
+def test_cells_that_diverge_are_recorded_and_left_out(script, tmp_path):
+    done = grid(script, "--learning_rates", 0.1, 1e9)
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "default" / "symmetry_balance-MNIST-quick"
+    cells = json.loads((directory / "summary.json").read_text())["cells"]
+    assert [cell.get("diverged", False) for cell in cells] == [False] * 2 + [True] * 2 + [False]
+    assert "Training diverged in 2 of 5 cells" in done.stdout
+    assert "damaged" not in done.stdout
+
+
+def test_a_grid_that_diverges_is_refused(script):
+    done = grid(script, "--learning_rates", 1e9, "--adam_rates", 1e9)
+    assert done.returncode == 2
+    assert "lower --learning_rates and --adam_rates" in done.stderr

@@ -2,7 +2,7 @@
 
 import json
 
-from symmetry_mass import two_clusters, two_modes
+from symmetry_mass import lightest_masses, names_of, two_clusters, two_modes
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.symmetry.mass import mass, minimum_mass
@@ -14,9 +14,13 @@ import torch
 NETWORK = MLP((4, 6, 5, 2))
 
 
+def random() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def save_networks(directory, network, count: int = 30):
-    random = torch.Generator().manual_seed(0)
-    weights = torch.stack([network.initial_weights(random) for _ in range(count)])
+    generator = random()
+    weights = torch.stack([network.initial_weights(generator) for _ in range(count)])
     directory.mkdir()
     Points(weights, network).save(directory)
     return weights
@@ -101,11 +105,36 @@ def test_groups_may_be_single_networks(script, tmp_path):
         assert len(results["mass"]) == 3
 
 
+@pytest.mark.parametrize("second", ["set", "set/samples.npy"])
+def test_sets_that_are_given_twice_are_refused(script, tmp_path, second):
+    save_networks(tmp_path / "set", NETWORK)
+    done = script("symmetry_mass", "--posterior", tmp_path / "set", tmp_path / second)
+    assert done.returncode == 2
+    assert "give each set once" in done.stderr
+
+
+def test_every_set_is_recorded_whatever_the_names(tmp_path):
+    assert names_of([tmp_path / "A" / "mode-0"]) == ["mode-0"]
+    groups = [tmp_path / run / f"mode-{k}" for run in "AB" for k in (0, 1)]
+    assert names_of(groups[:2]) == ["mode-0", "mode-1"]
+    assert names_of(groups) == ["A/mode-0", "A/mode-1", "B/mode-0", "B/mode-1"]
+
+
 def test_networks_of_zeros_are_refused(script, tmp_path):
     Points(torch.zeros(2, NETWORK.num_weights), NETWORK).save(tmp_path)
     done = script("symmetry_mass", "--posterior", tmp_path)
     assert done.returncode == 2
     assert "all of their weights are 0" in done.stderr
+
+
+def test_units_without_incoming_weights_do_not_add_to_the_minimum():
+    (w1, _), *_ = NETWORK.layers(weights := NETWORK.initial_weights(random()).double())
+    w1[0] = 0
+    (_, _), (w2, _), _ = NETWORK.layers(without := weights.clone())
+    w2[:, 0] = 0
+    torch.testing.assert_close(
+        lightest_masses(NETWORK, weights[None]), lightest_masses(NETWORK, without[None])
+    )
 
 
 def test_sets_of_different_networks_are_refused(script, tmp_path):

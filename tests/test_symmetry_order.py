@@ -95,3 +95,10 @@ def test_networks_without_hidden_units_are_refused(script, tmp_path):
     done = script("symmetry_order", "--config", config)
     assert done.returncode == 2
     assert "hidden_sizes" in done.stderr
+
+
+def test_layers_of_one_unit_are_refused(script, tmp_path):
+    done = script("symmetry_order", "--hidden_sizes", 1, "--num_train", 100)
+    assert done.returncode == 2
+    assert "a layer needs at least two" in done.stderr
+    assert not (tmp_path / "default").exists()

@@ -15,6 +15,7 @@ from utils.report.tables import number
 import numpy as np
 
 SIGNIFICANT = 0.01
+FEWEST = 5  # networks expected in each order, as χ² needs
 
 
 @claim(
@@ -34,6 +35,11 @@ def mixture_of_copies(results: Results) -> Finding:
     p_values = copies["equal_shares_p"], copies["equal_weights_p"]
     equal = sum(p > SIGNIFICANT for p in p_values)
     counts, total = copies["counts"], sum(copies["counts"])
+    if total < FEWEST * len(counts):
+        raise Missing(
+            f"{total:,} networks in {len(counts):,} orders are fewer than {FEWEST} for each, too "
+            "few to tell whether copies differ"
+        )
     shares = ", ".join(f"{count / total:.4f}" for count in counts[:6])
     error = math.sqrt((1 - 1 / len(counts)) / len(counts) / total)
     return Finding(
@@ -121,8 +127,10 @@ def units_are_exchangeable(results: Results) -> Finding:
         short.append(f"p = {p:.2g} for {name}")
     if not smallest[True]:
         raise Missing("There are no independent networks among the posteriors")
+    if not smallest[False]:
+        raise Missing("There is no chain among the posteriors")
     pass_test = min(smallest[True]) > SIGNIFICANT
-    chains_fail = bool(smallest[False]) and max(smallest[False]) < SIGNIFICANT
+    chains_fail = max(smallest[False]) < SIGNIFICANT
     return Finding(
         (HOLDS if chains_fail else PARTLY) if pass_test else FAILS,
         f"{'; '.join(sentences)}. Shuffling the units of each network makes any sampler pass, so "

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from papers.symmetry.cells import converged, pairs
 from papers.symmetry.values import published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
@@ -69,16 +70,17 @@ def representation_cost(source: Path) -> Figure:
     "symmetry_balance",
     "cells.jsonl",
     title="Weight decay and the minimum mass",
-    caption="Each line is a cell of the grid, each point an epoch, averaged over networks; x is "
-    "weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of the initial "
-    "difference between incoming and outgoing mass of hidden units, relative to the same training "
-    "without weight decay, and exp(−2x). Middle: the excess over the minimum mass; cells without "
-    "weight decay are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A "
-    "row for each network.",
+    caption="Each line is a cell of the grid that did not diverge, each point an epoch, averaged "
+    "over networks; x is weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of "
+    "the initial difference between incoming and outgoing mass of hidden units, relative to the "
+    "same training without weight decay, and exp(−2x); biases count, as they decay, too. Middle: "
+    "the excess over the minimum mass, without biases, as in the paper; cells without weight decay "
+    "are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A row for each "
+    "network.",
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
-    cells = [cell for cell in read_records(source) if not cell["projected"]]
+    cells = [cell for cell in converged(read_records(source)) if not cell["projected"]]
     names = list(dict.fromkeys(cell["network"] for cell in cells))
     drawn, rows = panels(len(names), 3, height=2.6)
     for name, axes in zip(names, rows, strict=True):
@@ -115,21 +117,22 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     "cells.jsonl",
     title="Scaling networks to their minimum mass while they are trained",
     caption="Every cell of SGD's grid trained as usual (horizontally), and how each score changes "
-    "if networks are scaled to their minimum mass after every epoch (vertically), from the same "
-    "start and in the same order of images: one point for each network, or pair of networks. ECE "
-    "is the expected calibration error.",
+    "if networks are scaled to their minimum mass, including biases, as these decay, too, after "
+    "every epoch (vertically), from the same start and in the same order of images: one point for "
+    "each network, or pair of networks. ECE is the expected calibration error.",
 )
 def intervention(source: Path) -> Figure:
     """Draw the effect of the intervention against scores without it."""
-    cells = [cell for cell in read_records(source) if cell["optimizer"] == "SGD"]
-    markers = dict(zip(dict.fromkeys(cell["network"] for cell in cells), "os^vDP", strict=False))
+    cells = pairs(read_records(source))
+    names = dict.fromkeys(plain["network"] for plain, _ in cells)
+    markers = dict(zip(names, "os^vDP", strict=False))
     drawn, (axes,) = panels(1, 4, width=2.6, height=2.6)
-    names = {
+    labels = {
         "accuracy": "test accuracy", "nll": "test NLL [nats]", "calibration_error": "ECE",
         "barrier": "barrier [nats]",
     }  # fmt: skip
-    for axis, (name, label) in zip(axes, names.items(), strict=True):
-        for plain, projected in zip(cells[::2], cells[1::2], strict=True):
+    for axis, (name, label) in zip(axes, labels.items(), strict=True):
+        for plain, projected in cells:
             look = {"color": _color(plain), "marker": markers[plain["network"]]}
             change = np.subtract(projected[name], plain[name])
             axis.scatter(plain[name], change, s=10, linewidths=0, alpha=0.7, **look)
@@ -139,7 +142,8 @@ def intervention(source: Path) -> Figure:
         axes[0].scatter([], [], s=10, color=GREY, marker=marker, label=name)
     for name in ("SGD", "SGD with momentum"):
         axes[1].plot([], [], ".", color=OPTIMISERS[name], label=name)
-    axes[0].legend()
+    if cells:
+        axes[0].legend()
     axes[1].legend()
     return drawn
 

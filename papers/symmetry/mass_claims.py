@@ -5,9 +5,12 @@ The criteria are ours: the paper gives no thresholds.
 
 import math
 
+from papers.symmetry.cells import converged, pairs, remark
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
+
+FEWEST = 20  # networks, as symmetry_mass.py looks for clusters in
 
 # ---- Figure 2
 
@@ -51,6 +54,8 @@ def mass_is_convex(results: Results) -> Finding:
 )
 def training_stays_above_minimum(results: Results) -> Finding:
     summary = results.json("symmetry_mass", "summary.json")
+    if summary["networks"] < FEWEST:
+        raise Missing(f"The shares of networks above their minimum need at least {FEWEST} networks")
     low, low_5, _, median, _, _, most = summary["excess_quantiles"]
     return Finding(
         HOLDS if low_5 > 0.01 else PARTLY if median > 0.01 else FAILS,
@@ -70,7 +75,7 @@ def training_stays_above_minimum(results: Results) -> Finding:
 def clusters_match(results: Results) -> Finding:
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")["clusters"]
     if not summary["network"].startswith("optunet") or not summary["clusters"]:
-        raise Missing("The paper's numbers are for OptuNet, and need at least 20 networks")
+        raise Missing(f"The paper's numbers are for OptuNet, and need at least {FEWEST} networks")
     pairs = list(zip(summary["clusters"], paper, strict=True))
     close = [
         abs(ours["mass"] / theirs[0] - 1) < 0.1 and abs(ours["minimum"] / theirs[1] - 1) < 0.1
@@ -99,7 +104,7 @@ def excess_matches(results: Results) -> Finding:
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
     modes, quantiles = summary["excess_modes"], summary["excess_quantiles"]
     if not summary["network"].startswith("optunet") or not summary["clusters"]:
-        raise Missing("The paper's numbers are for OptuNet, and need at least 20 networks")
+        raise Missing(f"The paper's numbers are for OptuNet, and need at least {FEWEST} networks")
     (low, high), expected = paper["excess_range"], paper["excess_modes"]
     in_range = low <= quantiles[1] and quantiles[-2] <= high
     near = len(modes) == 2 and all(
@@ -127,15 +132,16 @@ def excess_matches(results: Results) -> Finding:
     ours=True,
 )
 def decay_is_too_short(results: Results) -> Finding:
-    cells = _sgd_cells(results, projected=False)
+    everything = results.json("symmetry_balance", "summary.json")["cells"]
+    cells = [c for c in converged(everything) if c["optimizer"] == "SGD" and not c["projected"]]
     without = {_training(cell): cell["share_left"] for cell in cells if not cell["weight_decay"]}
-    if not without or len(without) == len(cells):
-        raise Missing("The grid has no weight decay of 0, or no other, to compare")
     gaps = [
         cell["share_left"] / without[_training(cell)] - math.exp(-2 * cell["decay_time"])
         for cell in cells
-        if cell["weight_decay"]
+        if cell["weight_decay"] and _training(cell) in without
     ]
+    if not gaps:
+        raise Missing("The grid has no weight decay of 0, or no other, to compare")
     close = sum(abs(gap) < 0.1 for gap in gaps)
     largest, drift = max(gaps, key=abs), list(without.values())
     return Finding(
@@ -143,7 +149,7 @@ def decay_is_too_short(results: Results) -> Finding:
         f"{close} of {len(gaps)} cells are within 0.1; the largest gap is {largest:+.2f}. Without "
         f"weight decay, gradient noise and finite steps multiply the imbalance by {min(drift):.2f} "
         f"to {max(drift):.2f}. The excess over the minimum mass at the end is "
-        f"{_range(cells, 'excess')}.",
+        f"{_range(cells, 'excess')}.{remark(everything)}",
     )
 
 
@@ -156,22 +162,20 @@ def decay_is_too_short(results: Results) -> Finding:
     ours=True,
 )
 def projection_changes_little(results: Results) -> Finding:
-    cells = zip(_sgd_cells(results, False), _sgd_cells(results, True), strict=True)
+    cells = results.json("symmetry_balance", "summary.json")["cells"]
     changes = [
         {name: projected[name] - plain[name] for name in ("accuracy", "nll", "barrier")}
-        for plain, projected in cells
+        for plain, projected in pairs(cells)
     ]
+    if not changes:
+        raise Missing("No cell of SGD's grid was trained with projection and without diverging")
     small = sum(abs(change["accuracy"]) < 0.005 for change in changes)
     return Finding(
         HOLDS if small == len(changes) else PARTLY if 2 * small >= len(changes) else FAILS,
         f"Over {len(changes)} cells, accuracy changes by {_range(changes, 'accuracy')}, NLL by "
-        f"{_range(changes, 'nll')} nats, the barrier by {_range(changes, 'barrier')} nats.",
+        f"{_range(changes, 'nll')} nats, the barrier by {_range(changes, 'barrier')} nats."
+        f"{remark(cells)}",
     )
-
-
-def _sgd_cells(results: Results, projected: bool) -> list[dict]:
-    cells = results.json("symmetry_balance", "summary.json")["cells"]
-    return [c for c in cells if c["optimizer"] == "SGD" and c["projected"] == projected]
 
 
 def _training(cell: dict) -> tuple:

@@ -21,8 +21,10 @@ TERMS = {
     "Mass": "the sum of the squared weights of a network, without biases.",
     "Minimum mass": "the smallest mass that scaling a network's units can reach without changing "
     "its function; the excess is the mass above that, in relation to it.",
-    "Imbalance": "incoming minus outgoing mass of a unit, 0 at the minimum.",
-    "Projection": "scaling a network to its minimum mass while it is trained.",
+    "Imbalance": "incoming minus outgoing mass of a unit. Biases count here, as weight decay pulls "
+    "on them, too.",
+    "Projection": "scaling a network to its minimum mass while it is trained. Biases count here, "
+    "so that no imbalance is left; as the mass is without them, a small excess remains.",
     "Kendall's τ": "how alike two orders of the units are: 1 if equal, −1 if reversed.",
     "NoT": "the number of transpositions: how many swaps of two units a reordering takes.",
     "χ²": "how unequal counts are, here of the units that hold the largest weight; p is the "

@@ -1,5 +1,6 @@
 """The paper's numbers next to ours, and tables of what the paper leaves open."""
 
+from papers.symmetry.cells import converged, pairs, remark
 from papers.symmetry.values import published
 from utils.report.results import Results
 from utils.report.tables import Table, number
@@ -22,6 +23,8 @@ EFFECTS = {  # of projection: title, factor
 
 def spread(values: np.ndarray, factor: float, digits: int, sign: str = "") -> str:
     """Return mean ± standard error."""
+    if not len(values):
+        return "–"
     values = factor * np.asarray(values)
     mean = number(values.mean(), digits, sign)
     if len(values) < 2:
@@ -59,7 +62,8 @@ def masses(results: Results) -> list[Table]:
     """Return ranges, and for OptuNets the paper's, its clusters and modes."""
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
     low, _, _, median, _, _, high = summary["excess_quantiles"]
-    title = f"{summary['networks']} networks {summary['network']}"
+    count = summary["networks"]
+    title = f"{count} network{'s' if count > 1 else ''} {summary['network']}"
     rows = [
         ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
         ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],
@@ -102,23 +106,21 @@ def _list(shares: list[float]) -> str:
 def projection_effects(results: Results) -> list[Table]:
     """Return what projection to minimum mass changes, over cells of the grid, by network."""
     cells = results.json("symmetry_balance", "summary.json")["cells"]
+    usual = [cell for cell in converged(cells) if not cell["projected"]]
     rows = []
-    for network in dict.fromkeys(cell["network"] for cell in cells):
-        usual, projected = (
-            [c for c in cells if c["network"] == network and c["projected"] == is_projected]
-            for is_projected in (False, True)
-        )
-        pairs = list(zip([c for c in usual if c["optimizer"] == "SGD"], projected, strict=True))
-        excesses = [100 * cell["excess"] for cell in usual]
+    for network in dict.fromkeys(cell["network"] for cell in usual):
+        of_network = [cell for cell in usual if cell["network"] == network]
+        trained = [pair for pair in pairs(cells) if pair[0]["network"] == network]
+        excesses = [100 * cell["excess"] for cell in of_network]
         changes = [
-            spread([after[name] - before[name] for before, after in pairs], factor, 3, "+")
+            spread([after[name] - before[name] for before, after in trained], factor, 3, "+")
             for name, (_, factor) in EFFECTS.items()
         ]
-        rows.append([network, str(len(pairs)), _range([min(excesses), max(excesses)]), *changes])
+        rows.append([network, str(len(trained)), _range([min(excesses), max(excesses)]), *changes])
     titles = [f"change of {title}" for title, _ in EFFECTS.values()]
     note = (
         "Means over the cells of SGD's grid ± standard errors. Excess: without projection, Adam "
-        "included."
+        f"included.{remark(cells)}"
     )
     return [
         Table(

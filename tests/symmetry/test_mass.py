@@ -5,16 +5,23 @@ import math
 from tests.networks.toy_networks import NETWORKS, ToyConvNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Group, Network, Slot, lay_out
+from utils.networks.registry import conv_network
 from utils.runs.errors import UserError
 from utils.symmetry.mass import (
     Mass,
+    counted_slots,
     imbalance,
     mass,
     mass_along_orbit,
     minimum_mass,
     minimum_of,
+    scalable_groups,
 )
-from utils.symmetry.transformation import check_same_function, random_transformation
+from utils.symmetry.transformation import (
+    Transformation,
+    check_same_function,
+    random_transformation,
+)
 
 import numpy as np
 import pytest
@@ -176,14 +183,58 @@ def test_the_formula_of_the_mass_is_the_mass_of_the_scaled_network(network):
         torch.testing.assert_close(objective(scales), direct, rtol=1e-12, atol=0)
 
 
-def test_units_without_incoming_or_outgoing_weights_keep_their_scale():
-    network = MLP((3, 4, 2))
+def silence(network: Network, weights: torch.Tensor) -> None:
+    """Take the incoming weights of unit 0 away, the outgoing ones of unit 1, and both of unit 2.
+
+    The last unit of each group stays as it is.
+    """
+    for name in scalable_groups(network):
+        for slot in counted_slots(network):
+            power = slot.powers[slot.axes.index(name)] if name in slot.axes else 0
+            if power:
+                units = slot.of(weights).movedim(slot.axes.index(name), 0)[:-1]
+                units[0:1] = 0 if power > 0 else units[0:1]
+                units[1:2] = 0 if power < 0 else units[1:2]
+                units[2:3] = 0
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("name", [*SCALABLE, "lenet", "optunet"])
+def test_networks_with_idle_units_have_one_lightest_network(name, biases):
+    network = NETWORKS[name] if name in NETWORKS else conv_network(name)
     (weights,) = draw(network, 1)
-    (w1, _), (w2, _) = network.layers(weights)
-    w1[0], w2[:, 1] = 0, 0
-    scales = minimum_mass(network, weights).log_scales["h1"]
-    assert (scales[:2] == 0).all()
-    assert (scales[2:] != 0).all()
+    silence(network, weights)
+    members = torch.stack([
+        Transformation(network, log_scales=planted.log_scales).apply(weights)
+        for planted in (random_transformation(network, random(k)) for k in range(3))
+    ])  # fmt: skip
+    expected = minimum_mass(network, weights, biases).apply(weights)
+    lightest = minimum_mass(network, members, biases).apply(members)
+    torch.testing.assert_close(lightest, expected.expand_as(lightest), rtol=1e-9, atol=1e-11)
+    check_same_function(network, members, lightest)
+    assert (minimum_of(network, members, biases) <= mass(network, lightest, biases)).all()
+
+
+def test_scales_settle_where_every_unit_is_idle():
+    """Nothing leads to the outputs, so everything hangs together."""
+    network = MLP((20, 100, 100, 100, 3))
+    (weights,) = draw(network, 1)
+    network.layers(weights)[-1][0][:] = 0
+    members = torch.stack(
+        [random_transformation(network, random(k)).apply(weights) for k in range(2)]
+    )
+    assert minimum_of(network, members).tolist() == [0, 0]
+
+
+def test_idle_units_do_not_weigh_on_others():
+    """The minimum is that of the network without them; what they lead to alone is idle, too."""
+    network, smaller = MLP((3, 5, 4, 2)), MLP((3, 4, 3, 2))
+    (weights,) = draw(network, 1)
+    (w1, b1), (w2, b2), (w3, b3) = network.layers(weights)
+    w1[0], w2[0, 1:] = 0, 0
+    rest = (w1[1:], b1[1:], w2[1:, 1:], b2[1:], w3[:, 1:], b3)
+    expected = minimum_of(smaller, torch.cat([each.flatten() for each in rest]))
+    torch.testing.assert_close(minimum_of(network, weights), expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", ["relu", "deep relu", "grouped"])

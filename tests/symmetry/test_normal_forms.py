@@ -1,10 +1,12 @@
 """Normal forms: one network for each orbit, the same function, keys computed directly."""
 
+import math
 from functools import partial
 
 from tests.networks.toy_networks import NETWORKS, inputs_for
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
+from utils.networks.registry import conv_network
 from utils.runs.errors import UserError
 from utils.symmetry.mass import minimum_mass
 from utils.symmetry.normal_forms import (
@@ -53,7 +55,7 @@ def forms_of(network: Network, name: str, key: str):
         return (positive_signs, sorting)
     if name == "residual" or key == "norm":  # of unit norm all units would be tied
         return (minimum_mass, sorting)
-    if name == "relu" and key == "mean":  # deeper networks have dead units, which keep their scale
+    if key == "mean":
         return (partial(unit_variance, images=inputs_for(network).double()), sorting)
     return (unit_norm, sorting)
 
@@ -129,14 +131,28 @@ def test_activations_have_variance_one(name):
         torch.testing.assert_close(variance, alive.double(), rtol=1e-9, atol=1e-11)
 
 
-def test_constant_units_keep_their_scale():
-    network = MLP((6, 5, 3))
+@pytest.mark.parametrize("name", ["lenet", "optunet"])
+def test_networks_with_constant_units_have_one_form_of_unit_variance(name):
+    """Some units are always off, some always the same, some have no weights at all."""
+    network = conv_network(name)
+    images = inputs_for(network, 20).double()
     (weights,) = draw(network, 1)
-    (w1, b1), _ = network.layers(weights)
-    w1[:2] = 0
-    b1[0], b1[1] = 0.3, -0.3
-    scales = unit_variance(network, weights, inputs_for(network).double()).log_scales["h1"]
-    assert (scales == 0).tolist() == [True, True, False, False, False]
+    if name == "lenet":
+        for into, bias in zip(network.slots[:8:2], network.slots[1:8:2], strict=True):
+            bias.of(weights)[:3] = torch.tensor([-1e3, 0.1, 0])
+            into.of(weights)[1:3] = 0
+    else:
+        second = network.slots[1].of(weights)
+        second[0, 0], second[0, 1] = -1, 0
+    form = partial(unit_variance, images=images)
+    members = torch.stack([
+        Transformation(network, log_scales=planted.log_scales).apply(weights)
+        for planted in (random_transformation(network, random(k)) for k in range(3))
+    ])  # fmt: skip
+    normal = form(network, members).apply(members)
+    expected = form(network, weights).apply(weights)
+    torch.testing.assert_close(normal, expected.expand_as(normal), rtol=1e-9, atol=1e-11)
+    check_same_function(network, members, normal)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -213,3 +229,34 @@ def test_nothing_to_do_is_the_identity():
     (weights,) = draw(network, 1)
     assert torch.equal(compose(network, weights).apply(weights), weights)
     assert compose(network, weights).to_row().equal(Transformation(network).to_row())
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize("form", [unit_norm, minimum_mass, positive_signs])
+def test_sorting_before_other_forms_is_refused(form):
+    network = NETWORKS["tanh" if form is positive_signs else "relu"]
+    with pytest.raises(UserError, match="give sort_units last"):
+        compose(network, draw(network), sort_units, form)
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
+def test_norms_that_no_weights_have_are_refused(norm):
+    with pytest.raises(UserError, match="give a number above 0"):
+        unit_norm(NETWORKS["relu"], draw(NETWORKS["relu"]), norm)
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (5, 7), (6,)])
+def test_variance_over_no_images_or_those_of_other_networks_is_refused(shape):
+    with pytest.raises(UserError, match=r"give at least one, \[N, 6\]"):
+        unit_variance(NETWORKS["relu"], draw(NETWORKS["relu"]), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("form", [*SCALINGS.values(), sort_units])
+def test_weights_of_another_number_or_none_are_refused(form):
+    network = NETWORKS["relu"]
+    with pytest.raises(UserError, match="have 10 entries, but the network"):
+        form(network, torch.zeros(10))
+    with pytest.raises(UserError, match="not finite"):
+        form(network, torch.full((network.num_weights,), torch.nan))

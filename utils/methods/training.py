@@ -154,10 +154,14 @@ def train(
     return state, losses
 
 
+class Diverged(UserError):
+    """A training whose numbers have grown beyond use."""
+
+
 def check_losses(losses: Tensor, when: str) -> None:
     """Stop a training that has left all numbers behind."""
     if not losses.isfinite().all():
-        raise UserError(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")
+        raise Diverged(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")
 
 
 def groups_of(network: Network, num_members: int, device: torch.device) -> list[slice]:

@@ -7,13 +7,19 @@ With log scales u of the units, and the powers p of the table of slots, the mass
 Both m and log m are convex in u (Laurent et al. 2024, Proposition 2), and at the minimum the
 incoming mass of every unit equals its outgoing mass. Biases are scaled but do not count, as in that
 paper, unless they are asked for. Running statistics never count.
+
+A unit is idle if it has no incoming or no outgoing mass, apart from that of other idle units. Its
+mass falls towards 0 as its scale moves one way for ever, so no scale is best. Idle units do not
+count in the minimum of the others. Then they get the scales that make the logarithms of their
+weights smallest (see `settle`), which are the same weights for all networks of an orbit.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from utils.networks.network import RELU, Network, Slot
 from utils.runs.errors import UserError
-from utils.symmetry.transformation import Transformation, lineage, no_such_symmetry
+from utils.symmetry.transformation import Transformation, line_up, lineage, no_such_symmetry
 
 import torch
 from torch import Tensor
@@ -45,9 +51,8 @@ class Mass:
     def __init__(self, network: Network, weights: Tensor, biases: bool = False):
         self.network = network
         self.groups = scalable_groups(network)
+        check_weights(network, weights)
         stack = weights.reshape(-1, network.num_weights)
-        if not stack.isfinite().all():
-            raise UserError("These networks have weights that are not finite numbers.")
         self._terms = [self._term(slot, stack) for slot in counted_slots(network, biases)]
         sizes = {name: (len(stack), *network.units(name)) for name in self.groups}
         self.no_scaling: LogScales = {
@@ -64,13 +69,31 @@ class Mass:
     def around(self, name: str, log_scales: LogScales) -> UnitMasses:
         """Return the masses of a group's units in the scaled networks."""
         sums = {1: 0, -1: 0}
+        for power, squares, others in self._scaled_terms(name, log_scales):
+            sums[power] = sums[power] + _sum(squares, others)
+        return UnitMasses(sums[1], sums[-1])
+
+    def evening(self, name: str, log_scales: LogScales) -> Tensor:
+        """Return how far the log scales of a group's units are from what `settle` looks for."""
+        excess, count = 0, 0
+        for power, squares, others in self._scaled_terms(name, log_scales):
+            present = (squares > 0).double()
+            logs = torch.where(squares > 0, squares, 1).log() / 2
+            # means, as sums would tie two large layers so closely that settling takes for ever
+            excess = excess + power * (logs.mean(others) if others else logs)
+            count = count + (present.mean(others) if others else present)
+        return torch.where(count > 0, -excess / count, 0)
+
+    def _scaled_terms(
+        self, name: str, log_scales: LogScales
+    ) -> Iterator[tuple[int, Tensor, list[int]]]:
+        """Yield the power of a group in a term, the term's squares and its other axes."""
+        kept = lineage(self.network, name)
         for term in self._terms:
             power = term.powers.get(name)
             if power:
-                kept = lineage(self.network, name)
                 others = [1 + k for k, label in enumerate(term.labels) if label not in kept]
-                sums[power] = sums[power] + _sum(self._scaled(term, log_scales), others)
-        return UnitMasses(sums[1], sums[-1])
+                yield power, self._scaled(term, log_scales), others
 
     def _scaled(self, term: Term, log_scales: LogScales) -> Tensor:
         squares = term.squares
@@ -105,6 +128,13 @@ class Mass:
                 )
 
 
+def check_weights(network: Network, weights: Tensor) -> None:
+    """Refuse weights of another length, or that are no numbers."""
+    network.check(weights)
+    if not weights.isfinite().all():
+        raise UserError("These networks have weights that are not finite numbers.")
+
+
 def scalable_groups(network: Network) -> list[str]:
     """Return the groups whose units have scales; refuse networks without any."""
     groups = [name for name, group in network.groups.items() if group.kind == RELU]
@@ -133,28 +163,71 @@ def minimum_mass(network: Network, weights: Tensor, biases: bool = False) -> Tra
     """Return the scaling of a network [d], or of each of a stack [K, d], to its smallest mass.
 
     Given the scales of all other units, the best for a unit is λ = (outgoing / incoming)^¼. Groups
-    take turns until no scale moves any more. Units without incoming or outgoing mass have no
-    minimum and keep their scale.
+    take turns until no scale moves any more. Idle units have no minimum and are settled afterwards.
     """
-    objective = Mass(network, weights, biases)
+    busy, idle = without_idle_units(network, weights, biases)
+    objective = Mass(network, busy, biases)
     log_scales = dict(objective.no_scaling)
     for _ in range(MAX_SWEEPS):
         largest = 0.0
         for name in objective.groups:
             incoming, outgoing = objective.around(name, log_scales)
-            steps = (outgoing / incoming).log() / 4
-            steps = torch.where((incoming > 0) & (outgoing > 0), steps, 0)
+            steps = torch.where(idle[name], 0, (outgoing / incoming).log() / 4)
             log_scales[name] = log_scales[name] + steps
             largest = max(largest, steps.abs().max().item())
         if largest < SMALLEST_STEP:
-            return scaling(network, weights, log_scales)
+            return scaling(network, weights, settle(network, weights, log_scales, idle))
     raise UserError(f"The minimum mass of these networks was not reached in {MAX_SWEEPS} sweeps.")
 
 
 def minimum_of(network: Network, weights: Tensor, biases: bool = False) -> Tensor:
-    """Return the smallest mass that scaling can reach, [] or [K]."""
-    scaled = minimum_mass(network, weights, biases)
-    return mass(network, scaled.apply(weights.double()), biases)
+    """Return the smallest mass that scaling can reach or come near to, [] or [K]."""
+    scaled = minimum_mass(network, weights, biases).apply(weights.double())
+    return mass(network, without_idle_units(network, scaled, biases)[0], biases)
+
+
+def without_idle_units(
+    network: Network, weights: Tensor, biases: bool = False
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return weights in which nothing leads to or from idle units, and which units are idle.
+
+    Units without incoming mass are cut off from those they lead to, which may make these idle.
+    """
+    while True:
+        objective = Mass(network, weights, biases)
+        each = {name: objective.around(name, objective.no_scaling) for name in objective.groups}
+        idle = {name: (unit.incoming == 0) | (unit.outgoing == 0) for name, unit in each.items()}
+        if not any((idle[name] & (sum(each[name]) > 0)).any() for name in idle):
+            return weights, idle
+        weights = weights.clone(memory_format=torch.contiguous_format)
+        for slot in counted_slots(network, biases):
+            for axis, (name, power) in enumerate(zip(slot.axes, slot.powers, strict=True)):
+                if power and name in idle:
+                    kept = slot.of(weights.view(-1, network.num_weights))
+                    kept.mul_(~line_up(network, slot, axis, idle[name]))
+
+
+def settle(
+    network: Network, weights: Tensor, log_scales: LogScales, idle: dict[str, Tensor]
+) -> LogScales:
+    """Return the log scales with those of idle units at which their weights are most even.
+
+    The squared logarithms of the norms of their weights and biases, averaged over each tensor and
+    without zeros, have the smallest sum. It is convex and depends on nothing but scaled weights, so
+    all networks of an orbit come to the same weights.
+    """
+    if not any(each.any() for each in idle.values()):
+        return log_scales
+    everything, log_scales = Mass(network, weights, biases=True), dict(log_scales)
+    for _ in range(MAX_SWEEPS):
+        largest = 0.0
+        for name, units in idle.items():
+            steps = torch.where(units, everything.evening(name, log_scales), 0)
+            log_scales[name] = log_scales[name] + steps
+            largest = max(largest, steps.abs().max().item())
+        if largest < SMALLEST_STEP:
+            return log_scales
+    raise UserError(f"The scales of idle units did not settle in {MAX_SWEEPS} sweeps.")
 
 
 def imbalance(network: Network, weights: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, scalable_groups, scaling
+from utils.symmetry.mass import Mass, check_weights, scaling, settle
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -35,10 +35,15 @@ TIED = 1e-12  # keys are equal if they differ by no more than this, relative to 
 
 
 def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transformation:
-    """Return the transformation to several normal forms, one after the other."""
+    """Return the transformation to several normal forms, one after the other, sorting last."""
     total, weights = Transformation(network), weights.double()
     for form in forms:
         step = form(network, weights)
+        if total.permutations and (step.log_scales or step.signs):
+            raise UserError(
+                "Units cannot be sorted before they are scaled or flipped, as their keys change "
+                "with that: give sort_units last."
+            )
         weights, total = step.apply(weights), total.then(step)
     return total
 
@@ -49,7 +54,12 @@ def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transforma
 def unit_norm(
     network: Network, weights: Tensor, norm: float = 1.0, biases: bool = False
 ) -> Transformation:
-    """Scale every ReLU unit so that its incoming weights have this norm."""
+    """Scale every ReLU unit so that its incoming weights have this norm.
+
+    Units whose incoming weights are all 0 keep their scale, so this is no normal form of them.
+    """
+    if not 0 < norm < math.inf:
+        raise UserError(f"Incoming weights cannot have norm {norm}: give a number above 0.")
     incoming = Mass(network, weights, biases)
     log_scales = dict(incoming.no_scaling)
     for sweep in range(2):
@@ -69,16 +79,22 @@ def unit_norm(
 def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transformation:
     """Scale every ReLU unit so that its activation has variance 1 over images and positions.
 
-    Units that are constant, such as dead ones, keep their scale.
+    No scale does that for units that are constant, such as dead ones. They get the scales at which
+    their weights are most even (see `settle`).
     """
-    groups = scalable_groups(network)
-    rows = weights.reshape(-1, network.num_weights)
-    each = [_variances(network, row, images) for row in rows]
-    log_scales = {}
+    groups = Mass(network, weights).groups
+    if not len(images) or tuple(images.shape[1:]) != tuple(network.input_shape):
+        raise UserError(
+            f"Variances cannot be measured on images {list(images.shape)}: give at least one, "
+            f"[N, {', '.join(map(str, network.input_shape))}]."
+        )
+    each = [_variances(network, row, images) for row in weights.reshape(-1, network.num_weights)]
+    log_scales, constant = {}, {}
     for name in groups:
         variance = torch.stack([variances[name] for variances in each])
-        log_scales[name] = torch.where(variance > 0, -variance.log() / 2, 0)
-    return scaling(network, weights, log_scales)
+        constant[name] = variance == 0
+        log_scales[name] = torch.where(constant[name], 0, -variance.log() / 2)
+    return scaling(network, weights, settle(network, weights, log_scales, constant))
 
 
 def _variances(network: Network, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
@@ -132,6 +148,7 @@ def sort_units(network: Network, weights: Tensor, key: str = "norm") -> Transfor
     "last_layer" is a unit's weight to the first output, and "largest" for units that lead to other
     units. Equal units stay in their order. Blocks of units are sorted by what they contain.
     """
+    check_weights(network, weights)
     order = Transformation(network)
     for name in sorted(network.groups, key=lambda name: len(lineage(network, name))):
         keys = order.follow(name, unit_keys(network, weights, name, key))

@@ -43,6 +43,15 @@ def test_mixture_of_copies(tmp_path, p_values, mark):
     assert result.in_short
 
 
+def test_few_networks_do_not_tell_whether_copies_differ(tmp_path):
+    copies = {"equal_shares_p": 0.5, "equal_weights_p": 0.5, "counts": [4, 4, 5], "tests": 9}
+    result = verdict(tmp_path, claims.mixture_of_copies, {"copies": copies})
+    assert result.mark == UNKNOWN
+    assert "13 networks in 3 orders" in result.evidence
+    copies["counts"] = [5, 4, 6]
+    assert verdict(tmp_path, claims.mixture_of_copies, {"copies": copies}).mark == HOLDS
+
+
 @pytest.mark.parametrize(
     ("entropies", "mark"), [((9, 8, 7), HOLDS), ((9, 9.5, 8), PARTLY), ((9, 10, 9.5), FAILS)]
 )
@@ -62,13 +71,22 @@ def test_shapes_match(tmp_path, factors, mark):
 
 @pytest.mark.parametrize(
     ("independent", "chain", "mark"),
-    [(0.5, 1e-4, HOLDS), (0.5, 0.5, PARTLY), (1e-4, 0.5, FAILS), (None, 0.5, UNKNOWN)],
+    [
+        (0.5, 1e-4, HOLDS),
+        (0.5, 0.5, PARTLY),
+        (1e-4, 0.5, FAILS),
+        (None, 0.5, UNKNOWN),
+        (0.5, None, UNKNOWN),
+    ],
 )
 def test_units_are_exchangeable(tmp_path, independent, chain, mark):
     def test_of(p: float) -> dict:
         return {"p": p, "effective_draws": 3.0, "counts": [10, 20]}
 
-    content = {"HMC": {"independent": False, "groups": {"h1": {"as they are": test_of(chain)}}}}
+    content = {}
+    if chain is not None:
+        groups = {"h1": {"as they are": test_of(chain)}}
+        content["HMC"] = {"independent": False, "groups": groups}
     if independent is not None:
         groups = {"h1": {"as they are": test_of(independent)}}
         content["sgd"] = {"independent": True, "groups": groups}
@@ -81,7 +99,7 @@ def test_units_are_exchangeable(tmp_path, independent, chain, mark):
 def test_p_values_are_corrected_for_the_number_of_groups(tmp_path):
     tests = [{"p": p, "effective_draws": 9.0, "counts": [9]} for p in (0.006, 0.5)]
     groups = {name: {"as they are": test} for name, test in zip("ab", tests, strict=True)}
-    content = {"sgd": {"independent": True, "groups": groups}}
+    content = {name: {"independent": name == "sgd", "groups": groups} for name in ("sgd", "HMC")}
     result = verdict(tmp_path, claims.units_are_exchangeable, content, "marginals.json")
     assert "p = 0.012" in result.evidence
     assert result.mark == PARTLY
@@ -114,6 +132,12 @@ def test_training_stays_above_the_minimum(tmp_path, low, median, mark):
     assert (
         verdict(tmp_path, mass_claims.training_stays_above_minimum, MASSES | changed).mark == mark
     )
+
+
+def test_shares_of_few_networks_are_not_measured(tmp_path):
+    claim = mass_claims.training_stays_above_minimum
+    assert verdict(tmp_path, claim, MASSES | {"networks": 19}).mark == UNKNOWN
+    assert verdict(tmp_path, claim, MASSES | {"networks": 20}).mark == HOLDS
 
 
 def test_clusters_and_excess_are_compared_for_optunets_only(tmp_path):
@@ -174,6 +198,23 @@ def test_projection_changes_little(tmp_path, change, mark):
     result = verdict(tmp_path, claim, cells(accuracy_change=change))
     assert result.mark == mark
     assert f"accuracy changes by 0.000 to {change:.3f}" in result.evidence
+
+
+def test_cells_that_diverged_are_left_out_with_a_remark(tmp_path):
+    """Also the partner of one that was compared with it, and all that no reference is left for."""
+    both = mass_claims.BALANCE
+    content = cells(gap=0.2, accuracy_change=0.02)
+    for k, cell in enumerate(content["cells"]):
+        if cell["network"] == "lenet" and not cell["projected"]:
+            kept = ("network", "optimizer", "learning_rate", "momentum", "weight_decay")
+            lost = {name: cell[name] for name in (*kept, "projected")}
+            content["cells"][k] = lost | {"diverged": True}
+    for claim in both:
+        judged = verdict(tmp_path, claim, content)
+        assert judged.mark == HOLDS
+        assert "Training diverged in 2 of 8 cells, which are left out" in judged.evidence
+    content["cells"] = [cell | {"diverged": True} for cell in content["cells"]]
+    assert {verdict(tmp_path, claim, content).mark for claim in both} == {UNKNOWN}
 
 
 @pytest.mark.parametrize(("whole", "last", "mark"), [

@@ -8,6 +8,8 @@ from tests.drawn import assert_readable, line_of
 import numpy as np
 import pytest
 
+SETTINGS = ("network", "optimizer", "learning_rate", "momentum", "weight_decay", "projected")
+
 
 def balance_cell(network: str, decay: float, projected: bool, optimizer: str = "SGD") -> dict:
     """Return a cell that follows the law, with an imbalance that noise has doubled."""
@@ -55,6 +57,17 @@ def test_intervention_draws_changes(cells):
     points = drawn.axes[0].collections[0].get_offsets()
     np.testing.assert_allclose(points, [[0.8, 0.1], [0.8, 0]], atol=1e-12)
     np.testing.assert_allclose(drawn.axes[3].collections[0].get_offsets(), [[0.3, -0.1]])
+
+
+def test_cells_that_diverged_are_not_drawn(cells):
+    """Of the first pair, as usual and projected, and with it what is relative to it."""
+    first, *rest = cells.read_text().splitlines()
+    settings = {name: value for name, value in json.loads(first).items() if name in SETTINGS}
+    lost = json.dumps(settings | {"diverged": True})
+    cells.write_text("\n".join([lost, *rest]) + "\n")
+    assert len(figures.balance.draw(cells).axes[0].lines) == 1  # the law
+    points = figures.intervention.draw(cells).axes[0].collections
+    assert sum(len(each.get_offsets()) == 2 for each in points) == 3
 
 
 @pytest.mark.parametrize("network", ["optunet", None])

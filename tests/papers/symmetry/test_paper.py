@@ -3,6 +3,7 @@
 import json
 import re
 
+from papers.symmetry import figures
 from papers.symmetry.paper import PAPER
 from tests.conftest import run_all
 from utils.report.page import write_report
@@ -23,6 +24,15 @@ def test_the_report_is_whole_without_any_runs(tmp_path):
     assert "Not finished: symmetry_toy, sgd" in page
     assert page.count("<td><strong class=unknown>") == len(PAPER.claims)
     assert len(re.findall("Missing: ", page)) >= 5
+
+
+def test_readers_are_told_where_biases_count():
+    """Masses leave them out, as the paper does; projection and imbalance do not."""
+    assert "without biases" in PAPER.terms["Mass"]
+    for term in ("Imbalance", "Projection"):
+        assert "Biases count here" in PAPER.terms[term]
+    assert "biases" in figures.balance.caption
+    assert "including biases" in figures.intervention.caption
 
 
 def test_runs_made_from_others_are_up_to_date(tmp_path, data_dir):

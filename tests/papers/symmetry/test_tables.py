@@ -60,6 +60,11 @@ def test_masses_of_other_networks_stand_alone(write):
     assert ["mass as trained", "135 to 283"] in table.rows
 
 
+def test_one_network_is_singular(write):
+    (table,) = tables.masses(write("symmetry_mass", "summary.json", MASSES | {"networks": 1}))
+    assert table.title == "1 network optunet for [1, 28, 28]"
+
+
 def test_projection_is_compared_cell_by_cell(write):
     scores = {"nll": 0.3, "calibration_error": 0.01, "barrier": 0.1}
     cells = [
@@ -74,6 +79,19 @@ def test_projection_is_compared_cell_by_cell(write):
     (table,) = tables.projection_effects(results)
     assert table.rows[0][:4] == ["mlp", "2", "10 to 90", "+2.000 ± 1.000"]
     assert table.rows[1][:4] == ["lenet", "2", "50 to 50", "+0.000 ± 0.000"]
+    assert "diverged" not in table.note
+
+
+def test_cells_that_diverged_are_not_in_the_table(write):
+    adam = {"network": "mlp", "optimizer": "Adam", "projected": False, "excess": 0.9}
+    sgd = [
+        {"network": "mlp", "optimizer": "SGD", "projected": projected, "diverged": True}
+        for projected in (False, True)
+    ]
+    results = write("symmetry_balance", "summary.json", {"cells": [*sgd, adam]})
+    (table,) = tables.projection_effects(results)
+    assert table.rows == [["mlp", "0", "90 to 90", "–", "–", "–", "–"]]
+    assert "diverged in 2 of 3 cells" in table.note
 
 
 def test_every_test_of_uniformity_has_a_row(write):
