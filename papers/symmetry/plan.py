@@ -1,6 +1,6 @@
 """The scripts that reproduce the paper, in order, with their configs and times in each preset."""
 
-from papers.compact.plan import HOUR, MINUTE, STEPS, plans
+from papers.compact.plan import MINUTE, STEPS, plans
 from utils.report.paper import Plan, Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
@@ -21,7 +21,7 @@ SYMMETRY_STEPS = (
         dataset="gaussians",
     ),
     Step(
-        "train", "sgd", plans(Plan("networks_quick", 15), Plan("optunet", 4 * HOUR)),
+        "train", "sgd", plans(Plan("networks_quick", 15), Plan("optunet", 45 * MINUTE)),
         arguments=("--method", "sgd"),
     ),
     Step(
@@ -37,14 +37,14 @@ SYMMETRY_STEPS = (
         for kind in APPROXIMATIONS
     ),
     Step(  # at modes of the posterior that the methods approximate
-        "train", "networks", plans(Plan("networks_quick", 15), Plan("optunet_map", 20 * MINUTE)),
+        "train", "networks", plans(Plan("networks_quick", 15), Plan("optunet_map", 6 * MINUTE)),
         arguments=("--method", "sgd"), prefix="sgd",
     ),
     Step(  # in the quick preset the chain of both papers, with the network and prior of the methods
-        "MNIST_HMC", "chain", plans(Plan("quick", 57), Plan("optunet", HOUR)), prefix="HMC"
+        "MNIST_HMC", "chain", plans(Plan("quick", 57), Plan("optunet", 30 * MINUTE)), prefix="HMC"
     ),
     Step(
-        "symmetry_table", "symmetry_table", plans(Plan("quick", 40), Plan("optunet", HOUR)),
+        "symmetry_table", "symmetry_table", plans(Plan("quick", 40), Plan("optunet", 10 * MINUTE)),
         inputs=(("networks", "networks"), ("hmc", "chain")), posteriors=APPROXIMATIONS,
     ),
     Step(
@@ -53,7 +53,7 @@ SYMMETRY_STEPS = (
     ),
     Step(
         "symmetry_balance", "symmetry_balance",
-        plans(Plan("quick", 15), Plan("laptop", 10 * MINUTE), Plan("paper", 40 * MINUTE)),
+        plans(Plan("quick", 15), Plan("laptop", 5 * MINUTE), Plan("paper", 30 * MINUTE)),
     ),
     Step("symmetry_order", "symmetry_order", plans(Plan("quick", 5), Plan("paper", 5 * MINUTE))),
     SHARED["HMC"],
