@@ -298,7 +298,7 @@ def test_all_papers_are_run(calls, both, call, tmp_path, capsys):
     assert "--dataset FashionMNIST " in arguments["symmetry_mass"]
     batch = tmp_path / "runs" / "quick"
     networks, chain = batch / "sgd-FashionMNIST-networks_quick", batch / "HMC-FashionMNIST-quick"
-    assert arguments["symmetry_marginals"].endswith(f"--posteriors sgd={networks} HMC={chain}")
+    assert arguments["symmetry_marginals"].endswith(f"--posteriors sgd={networks} chain={chain}")
     assert (batch / "report-FashionMNIST" / "report.html").exists()
     call("--results_dir", str(tmp_path / "results"))
     assert (tmp_path / "results" / "quick" / "report.html").exists()
