@@ -10,8 +10,8 @@ paper, unless they are asked for. Running statistics never count.
 
 A unit is idle if it has no incoming or no outgoing mass, apart from that of other idle units. Its
 mass falls towards 0 as its scale moves one way for ever, so no scale is best. Idle units do not
-count in the minimum of the others. Then they get the scales that make the logarithms of their
-weights smallest (see `settle`), which are the same weights for all networks of an orbit.
+count in the minimum of the others. Then their weights are made small (see `settle`), and the same
+for all networks of an orbit.
 """
 
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 MAX_SWEEPS = 20_000
+SMALL = 1e-6  # norm of the weights of idle units
 SMALLEST_STEP = 1e-12  # of log λ: the mass at the minimum is then exact to rounding
 
 LogScales = dict[str, Tensor]  # [K, *units] of every group that can be scaled
@@ -210,15 +211,16 @@ def without_idle_units(
 def settle(
     network: Network, weights: Tensor, log_scales: LogScales, idle: dict[str, Tensor]
 ) -> LogScales:
-    """Return the log scales with those of idle units at which their weights are most even.
+    """Return the log scales with those of idle units at which their weights are nearest to SMALL.
 
-    The squared logarithms of the norms of their weights and biases, averaged over each tensor and
-    without zeros, have the smallest sum. It is convex and depends on nothing but scaled weights, so
-    all networks of an orbit come to the same weights.
+    The squared logarithms of the norms of their weights and biases, in units of SMALL, averaged over
+    each tensor and without zeros, have the smallest sum. It is convex and depends on nothing but
+    scaled weights, so all networks of an orbit come to the same weights. These hardly count in
+    masses and distances.
     """
     if not any(each.any() for each in idle.values()):
         return log_scales
-    everything, log_scales = Mass(network, weights, biases=True), dict(log_scales)
+    everything, log_scales = Mass(network, weights / SMALL, biases=True), dict(log_scales)
     for _ in range(MAX_SWEEPS):
         largest = 0.0
         for name, units in idle.items():

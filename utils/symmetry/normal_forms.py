@@ -80,7 +80,7 @@ def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transfor
     """Scale every ReLU unit so that its activation has variance 1 over images and positions.
 
     No scale does that for units that are constant, such as dead ones. They get the scales at which
-    their weights are most even (see `settle`).
+    their weights are small (see `settle`).
     """
     groups = Mass(network, weights).groups
     if not len(images) or tuple(images.shape[1:]) != tuple(network.input_shape):
