@@ -213,9 +213,9 @@ def settle(
 ) -> LogScales:
     """Return the log scales with those of idle units at which their weights are nearest to SMALL.
 
-    The squared logarithms of the norms of their weights and biases, in units of SMALL, averaged over
-    each tensor and without zeros, have the smallest sum. It is convex and depends on nothing but
-    scaled weights, so all networks of an orbit come to the same weights. These hardly count in
+    The squared logarithms of the norms of their weights and biases, in units of SMALL, averaged
+    over each tensor and without zeros, have the smallest sum. It is convex and depends on nothing
+    but scaled weights, so all networks of an orbit come to the same weights. These hardly count in
     masses and distances.
     """
     if not any(each.any() for each in idle.values()):
