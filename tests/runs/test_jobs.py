@@ -13,14 +13,18 @@ from utils.runs.script import Stopped
 
 import pytest
 
-# A process that says when it runs, saves its work when asked to end, and ends at once if asked
-# again; without anybody's asking it ends when the file `go` is there.
+# A process that says when it runs, saves its work when asked to end, however often, and ends at
+# once by Ctrl-C; without anybody's asking it ends when the file `go` is there.
 WORKER = """
 import os, signal, sys, time
 name, folder = sys.argv[1:]
 def stop(*_):
-    print(name, "saved", flush=True)
-    sys.exit(130)
+    asked = f"{folder}/{name}.asked"
+    if not os.path.exists(asked):
+        open(asked, "w").close()
+        time.sleep(30 * (name == "endless"))
+        print(name, "saved", flush=True)
+        sys.exit(130)
 signal.signal(signal.SIGTERM, stop)
 open(f"{folder}/{name}.runs", "w").close()
 while not os.path.exists(f"{folder}/go"):
@@ -101,6 +105,21 @@ def test_the_users_end_is_handed_on_once_and_nothing_more_is_started(tmp_path, w
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_ctrl_c_after_the_users_end_stops_at_once(tmp_path, worker, capsys):
+    def end(how):
+        return lambda: os.kill(os.getpid(), how)
+
+    threads = [
+        when((tmp_path / "endless.runs").exists, end(signal.SIGTERM)),
+        when((tmp_path / "endless.asked").exists, end(signal.SIGINT)),
+    ]
+    with pytest.raises(Stopped):
+        run_jobs(worker("endless"), 2, {}, print)
+    for thread in threads:
+        thread.join()
+    assert "KeyboardInterrupt" in (tmp_path / "endless.log").read_text()
+
+
 def test_what_on_end_raises_ends_the_others(tmp_path, worker):
     def refuse(log):
         raise ValueError("no")
@@ -130,9 +149,16 @@ only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 @only_linux
 def test_a_job_does_not_outlive_a_parent_that_is_killed(tmp_path, worker):
+    """Its threads end one after the other, and each end is a SIGTERM for the child."""
     log = tmp_path / "child.log"
+
+    def run_with_threads():
+        for _ in range(8):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        run_jobs(worker("child"), 1, {}, print)
+
     fork = multiprocessing.get_context("fork")  # which has nothing to import first
-    parent = fork.Process(target=run_jobs, args=(worker("child"), 1, {}, print))
+    parent = fork.Process(target=run_with_threads)
     parent.start()
     try:
         when((tmp_path / "child.runs").exists, parent.kill).join()

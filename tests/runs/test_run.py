@@ -344,10 +344,11 @@ def test_a_resumed_run_tells_what_is_other_than_before(config, capsys, what):
     assert f"The run was begun with matmul {meta['matmul']} and keeps it." in printed
 
 
-def test_stopping_saves_first_and_a_second_signal_stops_at_once(config, capsys):
+def test_stopping_saves_first_and_ctrl_c_after_that_stops_at_once(config, capsys):
     run, before = open_run(config, "toy", CPU), signal.getsignal(signal.SIGINT)
     with run.graceful_stop():
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
         assert run.stop_requested
         with pytest.raises(Stopped):
             run.save_checkpoint({"epoch": 3})

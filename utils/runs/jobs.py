@@ -23,7 +23,8 @@ def run_jobs(
     """Run every command, append its output to its log file, and call `on_end(log)` when it ends.
 
     Ctrl-C and SIGTERM are passed on to the running jobs as SIGTERM, so that they save their work;
-    when they have ended, Stopped is raised. If `on_end` raises, the other jobs are ended likewise.
+    when they have ended, Stopped is raised. Ctrl-C after that is passed on as it is. If `on_end`
+    raises, the other jobs are ended likewise.
     """
     waiting, running, signals = list(commands), {}, []
 
@@ -31,8 +32,10 @@ def run_jobs(
         if not signals:
             print("\nStopping: the running jobs save their work first. Press Ctrl-C again to stop "
                   "them at once.", file=sys.stderr)  # fmt: skip
+            _send(signal.SIGTERM, running)
+        elif signum == signal.SIGINT:
+            _send(signal.SIGINT, running)
         signals.append(signum)
-        _terminate(running)
 
     handlers = {s: signal.signal(s, pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -50,16 +53,16 @@ def run_jobs(
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
-        _terminate(running)
+        _send(signal.SIGTERM, running)
         for process in running.values():
             process.wait()
     if signals:
         raise Stopped
 
 
-def _terminate(running: dict[Path, subprocess.Popen]) -> None:
+def _send(signum: int, running: dict[Path, subprocess.Popen]) -> None:
     for process in running.values():
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signum)
 
 
 def _start(command: Sequence[str], log: Path, environment: dict) -> subprocess.Popen:
@@ -81,7 +84,11 @@ def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:
 
 
 def end_with_parent(parent: int) -> None:
-    """On Linux, let this process receive SIGTERM when its parent ends, even by kill -9."""
+    """On Linux, let this process receive SIGTERM when its parent ends, even by kill -9.
+
+    It comes once or several times: when a thread of the parent ends, Linux hands the child to
+    another thread of the parent, until that ends.
+    """
     # The parent's own handler, inherited by a child, would swallow the signal.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

@@ -37,13 +37,19 @@ class Stoppable:
 
     @contextmanager
     def graceful_stop(self) -> Iterator[None]:
-        """Within it, Ctrl-C or SIGTERM sets `stop_requested`; a second one stops at once."""
+        """Within it, Ctrl-C or SIGTERM sets `stop_requested`; Ctrl-C after that stops at once.
+
+        SIGTERM may come several times for one reason: Linux sends it when each of a parent's
+        threads ends (see `end_with_parent`).
+        """
 
         def request(signum, frame):
-            if self.stop_requested:
+            if not self.stop_requested:
+                self.stop_requested = True
+                print("\nStopping at the next checkpoint. Press Ctrl-C to stop at once.",
+                      file=sys.stderr)  # fmt: skip
+            elif signum == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.stop_requested = True
-            print("\nStopping at the next checkpoint; again to stop at once.", file=sys.stderr)
 
         before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
