@@ -171,4 +171,4 @@ def test_a_damaged_shard_is_named(toy_run, checkpoints, tmp_path):
     )
     shard.write_bytes(content[:300])
     refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), "Cannot read the samples")
-    assert json.loads((run / "posterior.json").read_text()) == {"class": "Mixture"}
+    assert json.loads((run / "posterior.json").read_text()) == {"class": "Mixture", "parts": 2}

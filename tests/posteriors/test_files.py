@@ -110,8 +110,18 @@ def test_of_a_run_under_way_the_modes_that_are_ready_are_read(tmp_path, capsys):
 
 def test_a_finished_run_that_has_lost_networks_is_refused(tmp_path):
     Mixture([Points(some(3, seed=k), NETWORK) for k in range(3)]).save(tmp_path)
-    (tmp_path / "DONE").touch()
     assert len(open_posterior(tmp_path)) == 9
+    (tmp_path / "mode-002" / "posterior.json").unlink()
+    with pytest.raises(UserError, match="has lost 1 of its 3 directories of modes, mode-002 first"):
+        open_posterior(tmp_path)
     (tmp_path / "mode-001" / "posterior.json").unlink()
-    with pytest.raises(UserError, match="lacks directories before mode-002"):
+    with pytest.raises(UserError, match="has lost 2 of its 3 directories of modes, mode-001 first"):
+        open_posterior(tmp_path)
+
+
+def test_a_run_of_an_earlier_version_does_not_say_how_many_modes_it_had(tmp_path):
+    Mixture([Points(some(3, seed=k), NETWORK) for k in range(3)]).save(tmp_path)
+    (tmp_path / "posterior.json").write_text('{"class": "Mixture"}')
+    (tmp_path / "mode-001" / "posterior.json").unlink()
+    with pytest.raises(UserError, match="mode-001 first"):
         open_posterior(tmp_path)

@@ -44,6 +44,8 @@ def reopen(method: Method, config, directory: Path) -> None:
     same = [a for a, b in zip(old, new, strict=False) if a.modes == b.modes]
     _keep_records(directory, same)
     (directory / "DONE").unlink(missing_ok=True)
+    if len(old) > 1:
+        (directory / "posterior.json").unlink(missing_ok=True)  # it says how many modes there are
     if old[0].place != new[0].place and old[0].ready and old[0] in same:
         new[0].place.mkdir(exist_ok=True)
         move_posterior(old[0].place, new[0].place)

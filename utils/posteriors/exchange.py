@@ -158,7 +158,7 @@ def import_networks(
         place.mkdir()
         Points(torch.stack(stack), layout.network).save(place)
         count, part = count + len(stack), part + 1
-    save_kind(directory, "Mixture", layout.network)
+    save_kind(directory, "Mixture", layout.network, parts=part)
     return Imported(layout.network, count, dtype)
 
 

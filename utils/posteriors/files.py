@@ -1,6 +1,5 @@
 """Read any posterior from the directory that it was saved in."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import open_samples, read_network
 from utils.runs.errors import UserError, reason
-from utils.runs.files import UNREADABLE, write_atomically
+from utils.runs.files import UNREADABLE, read_mapping, write_atomically
 
 import numpy as np
 import torch
@@ -45,14 +44,19 @@ def open_posterior(path: Path, **thinning) -> Posterior:
     return OPENERS[kind](path)
 
 
-def _kind(path: Path) -> str:
-    """Return the class that posterior.json names; runs of earlier versions have none."""
+def _read_kind(path: Path) -> dict:
+    """Return what posterior.json says: the class and, of a mixture, its number of parts."""
     named = path / "posterior.json"
-    if named.exists():
-        try:
-            return json.loads(named.read_text())["class"]
-        except UNREADABLE as error:
-            raise UserError(f"Cannot read {named}: {reason(error)}.") from None
+    kind = read_mapping(named)
+    if "class" not in kind:
+        raise UserError(f"Cannot read {named}: it names no class.")
+    return kind
+
+
+def _kind(path: Path) -> str:
+    """Return the class of a posterior; runs of earlier versions have no posterior.json."""
+    if (path / "posterior.json").exists():
+        return _read_kind(path)["class"]
     if ready_modes(path):
         return "Mixture"
     if path.suffix == ".safetensors" and path.is_file():
@@ -116,11 +120,14 @@ def open_mixture(path: Path) -> Mixture:
         raise UserError(f"{path} has no modes: its directories mode-000, … are missing.")
     if not (path / "posterior.json").exists():
         print(f"{path} is under way: {len(modes)} of its directories of modes are ready.")
-    elif (path / "DONE").exists() and modes != [mode_directory(path, k) for k in range(len(modes))]:
-        raise UserError(
-            f"{path} is finished, but lacks directories before {modes[-1].name}: remove "
-            "DONE there, and make them anew with --resume."
-        )
+    else:
+        parts = _read_kind(path).get("parts", len(modes))  # which earlier versions did not save
+        lost = [mode.name for k in range(parts) if (mode := mode_directory(path, k)) not in modes]
+        if lost:
+            raise UserError(
+                f"{path} has lost {len(lost)} of its {parts} directories of modes, {lost[0]} "
+                "first: copy it anew, or remove DONE there and go on with --resume."
+            )
     mixture = Mixture([open_posterior(mode, fewest=0) for mode in modes])
     if is_set(mixture) and not len(mixture):
         raise UserError(f"{path} has no networks: all were left out.")

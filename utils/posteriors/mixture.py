@@ -69,7 +69,7 @@ class Mixture:
 
     def save_kind(self, directory: Path) -> None:
         """Mark a directory whose modes are written already."""
-        save_kind(directory, "Mixture", self.network)
+        save_kind(directory, "Mixture", self.network, parts=len(self.components))
 
 
 def is_set(posterior: Posterior) -> bool:

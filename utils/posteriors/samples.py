@@ -189,11 +189,11 @@ def draw_members(members, count: int, generator: torch.Generator) -> Iterator[Te
         count -= len(order)
 
 
-def save_kind(directory: Path, kind: str, network: Network | None) -> None:
+def save_kind(directory: Path, kind: str, network: Network | None, **more) -> None:
     """Write network.json and, last of all, posterior.json, which names the class."""
     if network:
         network.save(directory / "network.json")
-    save_json(directory / "posterior.json", {"class": kind})
+    save_json(directory / "posterior.json", {"class": kind, **more})
 
 
 def open_samples(
@@ -210,8 +210,9 @@ def open_samples(
         array = np.load(path, mmap_mode="r")
         shape, kind = array.shape, array.dtype.kind
     except UNREADABLE as error:  # an archive of arrays has no shape
+        damaged = "it is shorter than it says" if "mmap length" in str(error) else reason(error)
         raise UserError(
-            f"Cannot read the samples {path}: {reason(error)}. Give a run that leaves some, or a "
+            f"Cannot read the samples {path}: {damaged}. Give a run that leaves some, or a "
             "samples.npy of [samples, weights]."
         ) from None
     network = read_network(path)
