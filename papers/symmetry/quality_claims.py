@@ -56,8 +56,12 @@ def _span(ends: list[float]) -> str:
 
 # ---- Table 1
 
-MEASURES = ("weights", "canonical", "rebased", "inside", "outside", "units")
-SCORES = ("accuracy", "brier", "ece", "aupr_in", "fpr95_in")
+WEIGHTS = {"weights": "weights", "canonical": "weights, sorted", "rebased": "weights, rebased"}
+MEASURES = (*WEIGHTS, "inside", "outside", "units")
+SCORES = {
+    "accuracy": "accuracy", "brier": "Brier score", "ece": "ECE", "aupr_in": "AUPR in",
+    "fpr95_in": "FPR95 in",
+}  # fmt: skip
 HIGHER = ("accuracy", "aupr_in", "mi_inside", "mi_outside")  # is better, or more diverse
 CLEAR = 2  # standard errors
 SIGNIFICANT = 0.01
@@ -92,9 +96,9 @@ def _gain(one: dict, several: dict, score: str) -> tuple[float, float]:
     "Posteriors with several modes are better than those with one: in accuracy, Brier score and "
     "calibration, and in detecting images from elsewhere.",
     source="Table 1",
-    criterion=f"of all methods and the scores {', '.join(SCORES)}, with as many samples of one "
-    f"mode as of several: holds if several modes are better by {CLEAR} standard errors in 80 % of "
-    "the cases and worse in none; in part if better in more cases than worse",
+    criterion=f"of all methods and the scores {', '.join(SCORES.values())}, with as many samples "
+    f"of one mode as of several: holds if several modes are better by {CLEAR} standard errors in "
+    "80 % of the cases and worse in none; in part if better in more cases than worse",
     kinds=("symmetry_table",),
     in_short={
         HOLDS: "Whatever the method, several modes are better than one",
@@ -109,13 +113,13 @@ def several_modes_are_better(results: Results) -> Finding:
     better, worse, details, cases = 0, 0, [], 0
     for name, one, several in pairs:
         clear = {"better": [], "worse": []}
-        for score in SCORES:
+        for score, title in SCORES.items():
             _, z = _gain(one, several, score)
             cases += 1
             if z > CLEAR:
-                clear["better"].append(score)
+                clear["better"].append(title)
             elif z < -CLEAR:
-                clear["worse"].append(score)
+                clear["worse"].append(title)
         better, worse = better + len(clear["better"]), worse + len(clear["worse"])
         listed = (f"{word} in {', '.join(names)}" for word, names in clear.items() if names)
         details.append(f"{name}: {'; '.join(listed) or 'no clear difference'}")
@@ -158,26 +162,27 @@ def several_modes_are_more_diverse(results: Results) -> Finding:
     "networks and its scores.",
     source="Section 4.3, Table 1",
     criterion="rank correlations of MMD² of weights, as they are and without symmetries, with "
-    f"{', '.join(SCORES)}, over rows (within those of one mode and of several) and over the modes "
-    f"of each method: does not hold if one is significant (p < {SIGNIFICANT}, corrected for their "
-    f"number); holds if all 95 % intervals lie within ±{WEAK}; else absence cannot be shown: in "
-    "part",
+    f"{', '.join(SCORES.values())}, over rows (within those of one mode and of several) and over "
+    f"the modes of each method: does not hold if one is significant (p < {SIGNIFICANT}, corrected "
+    f"for their number); holds if all 95 % intervals lie within ±{WEAK}; else absence cannot be "
+    "shown: in part",
     kinds=("symmetry_table",),
 )
 def no_correlation(results: Results) -> Finding:
     content, details, correlations = results.json("symmetry_table", "correlations.json"), [], []
     for over, cells in ((name, content[name]) for name in ("rows", "modes")):
         weights = {
-            name: cell
+            f"MMD² of {WEIGHTS[space]} and {SCORES[score]}": cell
             for name, cell in cells.items()
-            if name.partition("/")[0] in MEASURES[:3] and cell["low"] is not None
+            for space, _, score in [name.partition("/")]
+            if space in WEIGHTS and cell["low"] is not None
         }
         correlations += weights.values()
         if weights:
             name, cell = min(weights.items(), key=lambda item: item[1]["p"])
             details.append(
                 f"over {cell['count']} {over} the smallest p is {cell['p']:.4f} of "
-                f"{len(weights)}: {name} with ρ = {cell['rho']:.2f} ({cell['low']:.2f} to "
+                f"{len(weights)}: {name}, ρ = {cell['rho']:.2f} ({cell['low']:.2f} to "
                 f"{cell['high']:.2f})"
             )
     if not correlations:

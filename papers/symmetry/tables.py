@@ -63,7 +63,7 @@ def masses(results: Results) -> list[Table]:
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
     low, _, _, median, _, _, high = summary["excess_quantiles"]
     count = summary["networks"]
-    title = f"{count} network{'s' if count > 1 else ''} {summary['network']}"
+    title = f"{count:,} network{'s' if count > 1 else ''}: {summary['network']}"
     rows = [
         ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
         ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],

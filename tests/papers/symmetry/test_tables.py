@@ -62,7 +62,7 @@ def test_masses_of_other_networks_stand_alone(write):
 
 def test_one_network_is_singular(write):
     (table,) = tables.masses(write("symmetry_mass", "summary.json", MASSES | {"networks": 1}))
-    assert table.title == "1 network optunet for [1, 28, 28]"
+    assert table.title == "1 network: optunet for [1, 28, 28]"
 
 
 def test_projection_is_compared_cell_by_cell(write):
