@@ -233,7 +233,7 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     rows = json.loads(run.path("table.json").read_text())  # with None for what is not known
     draws, seed = config.num_permutations, config.seed
     related = distances_and_scores(
-        rows, quality_claims.MEASURES, quality_claims.SCORES, draws, seed
+        rows, quality_claims.MEASURES, tuple(quality_claims.SCORES), draws, seed
     )
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})
