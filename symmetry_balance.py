@@ -10,8 +10,7 @@ this does not apply. After every epoch the share, the mass and the minimum mass 
 SGD cell is also trained with an intervention: after every epoch all networks are scaled to their
 minimum mass. Their accuracy, calibration and loss barriers are then compared.
 
-    python symmetry_balance.py                         three networks on MNIST, 35 minutes
-    python symmetry_balance.py --config_name laptop    on 6,000 images, 8 minutes
+    python symmetry_balance.py                         three networks on MNIST, 15 minutes
     python symmetry_balance.py --config_name quick     MLPs, seconds
 
 A stopped run goes on with the next cell. A cell that diverges is recorded as such and left out of

@@ -52,8 +52,7 @@ SYMMETRY_STEPS = (
         inputs=(("posterior", "sgd"),),
     ),
     Step(
-        "symmetry_balance", "symmetry_balance",
-        plans(Plan("quick", 15), Plan("laptop", 5 * MINUTE), Plan("paper", 30 * MINUTE)),
+        "symmetry_balance", "symmetry_balance", plans(Plan("quick", 15), Plan("paper", 15 * MINUTE))
     ),
     Step("symmetry_order", "symmetry_order", plans(Plan("quick", 5), Plan("paper", 5 * MINUTE))),
     SHARED["HMC"],
