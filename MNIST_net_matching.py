@@ -35,9 +35,9 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.symmetry.assignment import Matcher, Matching
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.matching import ActivationMatcher, Matcher, Matching, WeightMatcher
 from utils.symmetry.paths import (
     Line,
     barrier,
@@ -48,6 +48,8 @@ from utils.symmetry.paths import (
 )
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase
+from utils.symmetry.response_matching import ActivationMatcher
+from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import torch

@@ -56,9 +56,9 @@ from utils.symmetry.mass import (
     minimum_of,
     scalable_groups,
 )
-from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.paths import Line, barrier, score
 from utils.symmetry.rebasin import move
+from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

@@ -30,11 +30,11 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.normal_forms import KEYS
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import random_transformation
 from utils.symmetry.unit_order import largest_units, uniformity
+from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

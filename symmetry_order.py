@@ -28,9 +28,9 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.normal_forms import KEYS, unit_keys
 from utils.symmetry.unit_order import order_correlation
+from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import torch

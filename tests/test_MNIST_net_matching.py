@@ -10,9 +10,11 @@ from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
+from utils.symmetry.assignment import Matching
 from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.matching import ActivationMatcher, Matching, WeightMatcher
 from utils.symmetry.permutation import cycles
+from utils.symmetry.response_matching import ActivationMatcher
+from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import pytest

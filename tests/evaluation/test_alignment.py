@@ -5,8 +5,9 @@ from tests.symmetry.planted import any_permutation
 from utils.evaluation.alignment import Aligned, Blocks, RebasedSamples, align, align_again
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
-from utils.symmetry.matching import WeightMatcher, make_matcher
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.transformation import Transformation, random_transformation
+from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import pytest

@@ -7,8 +7,8 @@ from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.runs.seeding import generator
-from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.transformation import random_transformation
+from utils.symmetry.weight_matching import WeightMatcher
 
 import pytest
 import torch

@@ -8,9 +8,11 @@ from utils.networks.mlp import MLP
 from utils.networks.network import TANH
 from utils.runs.errors import UserError
 from utils.symmetry.contributions import contributions
-from utils.symmetry.matching import ContributionMatcher, WeightMatcher, make_matcher
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.rebasin import rebase
+from utils.symmetry.response_matching import ContributionMatcher
 from utils.symmetry.transformation import Transformation, random_transformation
+from utils.symmetry.weight_matching import WeightMatcher
 
 import pytest
 import torch

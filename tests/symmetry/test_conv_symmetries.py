@@ -9,10 +9,12 @@ from utils.networks.statistics import recompute_statistics
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions, count_symmetries, total
 from utils.symmetry.many_to_one import Selection, most_similar
-from utils.symmetry.matching import ActivationMatcher, CosineMatcher, Stack, make_matcher
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.paths import Line, barrier, repair, repair_note, score
 from utils.symmetry.rebasin import rebase
+from utils.symmetry.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
+from utils.symmetry.weight_matching import CosineMatcher
 
 import pytest
 import torch

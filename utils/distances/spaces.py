@@ -18,9 +18,9 @@ from utils.distances.kernels import Gaussian5, fit_width, linear_kernel
 from utils.distances.units import fit_unit_features, without_scales
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.symmetry.matching import WeightMatcher
 from utils.symmetry.normal_forms import sort_units
 from utils.symmetry.rebasin import rebase
+from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

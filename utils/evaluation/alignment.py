@@ -12,7 +12,7 @@ from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.matching import Matcher, Matching
+from utils.symmetry.assignment import Matcher, Matching
 from utils.symmetry.rebasin import Rebased, move, rebase
 from utils.symmetry.transformation import Transformation, from_row
 

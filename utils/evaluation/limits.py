@@ -26,7 +26,8 @@ from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior
 from utils.runs.seeding import generator
-from utils.symmetry.matching import RESPONSES, Stack
+from utils.symmetry.matching import RESPONSES
+from utils.symmetry.response_matching import Stack
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np

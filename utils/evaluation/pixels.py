@@ -19,7 +19,7 @@ from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.mixture import is_set
 from utils.posteriors.posterior import Posterior
 from utils.runs.seeding import generator
-from utils.symmetry.matching import ActivationMatcher
+from utils.symmetry.response_matching import ActivationMatcher
 
 import numpy as np
 import torch

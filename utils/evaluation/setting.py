@@ -18,7 +18,8 @@ from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
-from utils.symmetry.matching import Matcher, make_matcher
+from utils.symmetry.assignment import Matcher
+from utils.symmetry.matching import make_matcher
 
 import torch
 from torch import Tensor

@@ -12,7 +12,7 @@ from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.posterior import Posterior
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.matching import Matcher
+from utils.symmetry.assignment import Matcher
 from utils.symmetry.rebasin import move
 
 import numpy as np

@@ -7,7 +7,7 @@ from pathlib import Path
 from utils.networks.network import Network
 from utils.posteriors.samples import save_kind
 from utils.runs.files import save_arrays
-from utils.symmetry.matching import Matcher, Matching
+from utils.symmetry.assignment import Matcher, Matching
 from utils.symmetry.rebasin import rebase
 from utils.symmetry.transformation import Transformation
 

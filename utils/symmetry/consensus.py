@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from utils.networks.network import Network
+from utils.symmetry.assignment import assign_all
 from utils.symmetry.contributions import contributions, head_weights, heads_of
-from utils.symmetry.matching import assign_all, unit_rows
+from utils.symmetry.response_matching import unit_rows
 from utils.symmetry.transformation import Transformation, has_signs, numbered
 
 import torch

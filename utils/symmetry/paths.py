@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.networks.statistics import recompute_statistics
-from utils.symmetry.matching import Stack
+from utils.symmetry.response_matching import Stack
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ REPAIR_IMAGES = 5000  # training images that running statistics are recomputed f
 
 @dataclass(frozen=True)
 class Line:
-    """The networks W_λ; they can be scored and matched like any other `matching.Stack`.
+    """The networks W_λ; they can be scored and matched like any other `response_matching.Stack`.
 
     Lines from W_0 to several W_1 come one after the other.
     """

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.runs.errors import UserError
-from utils.symmetry.matching import RESOLUTION, Matcher, Matching, check_finite
+from utils.symmetry.assignment import Matcher, Matching, check_finite
+from utils.symmetry.response_matching import RESOLUTION
 from utils.symmetry.transformation import (
     Transformation,
     check_same_function,
