@@ -81,14 +81,21 @@ def check_units(posteriors: dict[str, Members]) -> None:
     for name, members in posteriors.items():
         if not members.network.groups:
             raise UserError(f"{name} is of the network {members.network} without hidden units.")
+        if max(math.prod(members.network.units(group)) for group in members.network.groups) < 2:
+            raise UserError(
+                f"{name} is of the network {members.network} with one unit in each layer, which "
+                "always holds the largest weight: a layer needs at least two."
+            )
 
 
 def count_largest(members: Members, name: str, seed: int, key: str) -> dict:
-    """Return the test of every group of units in every view of a posterior."""
+    """Return the test of every group of two or more units in every view of a posterior."""
     network, groups = members.network, {}
     views = dict(views_of(members, name, seed))
     for group in network.groups:
         size = math.prod(network.units(group))
+        if size < 2:
+            continue  # a single unit always holds the largest weight
         groups[group] = {
             view: uniformity(largest_units(network, weights, group, key).numpy(), size)
             for view, weights in views.items()

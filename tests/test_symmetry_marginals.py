@@ -73,6 +73,31 @@ def test_posteriors_are_given_by_name(script, given):
     assert "--posteriors takes name=PATH" in done.stderr
 
 
+def narrow_networks(path, sizes):
+    network = MLP(sizes)
+    random = torch.Generator().manual_seed(0)
+    weights = torch.stack([network.initial_weights(random) for _ in range(20)])
+    path.mkdir()
+    Points(weights, network).save(path)
+    return f"networks={path}"
+
+
+def test_layers_of_one_unit_are_left_out(script, tmp_path):
+    given = narrow_networks(tmp_path / "narrow", (4, 1, 3, 2))
+    done = script("symmetry_marginals", "--config_name", "quick", "--posteriors", given)
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "default" / "symmetry_marginals-MNIST-quick"
+    results = json.loads((directory / "marginals.json").read_text())
+    assert list(results["networks"]["groups"]) == ["h2"]
+
+
+def test_networks_of_single_units_are_refused(script, tmp_path):
+    given = narrow_networks(tmp_path / "narrow", (4, 1, 1, 2))
+    done = script("symmetry_marginals", "--config_name", "quick", "--posteriors", given)
+    assert done.returncode == 2
+    assert "one unit in each layer" in done.stderr
+
+
 def test_without_any_run_it_says_which_to_make(script):
     done = script("symmetry_marginals")
     assert done.returncode == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from papers.symmetry.cells import converged, pairs
 from papers.symmetry.values import published
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
 
@@ -197,7 +197,7 @@ def _color(cell: dict) -> str:
     "symmetry_marginals",
     "marginals.json",
     title="Which hidden unit holds the largest weight",
-    caption="In how many networks each unit of the first hidden layer holds the layer's largest "
+    caption="In how many networks each unit of the largest hidden layer holds the layer's largest "
     "incoming weight: as the networks are, with the units of each network shuffled, and after "
     "rebasin to the first network. The line is the same share for all units. χ² is corrected for "
     "the correlation of a chain's draws.",
@@ -205,15 +205,19 @@ def _color(cell: dict) -> str:
 def largest_weights(source: Path) -> Figure:
     """Draw the check of the corollary, as on the paper's poster."""
     results = json.loads(Path(source).read_text())
-    firsts = {name: next(iter(result["groups"].values())) for name, result in results.items()}
-    views = list(next(iter(firsts.values())))
-    drawn, axes = panels(len(firsts), len(views), width=2.9, height=2.2)
-    for row, (name, tests) in zip(axes, firsts.items(), strict=True):
+    largest = {
+        name: max(result["groups"].values(), key=lambda tests: len(tests["as they are"]["counts"]))
+        for name, result in results.items()
+    }
+    views = list(next(iter(largest.values())))
+    drawn, axes = panels(len(largest), len(views), width=2.9, height=2.2)
+    for row, (name, tests) in zip(axes, largest.items(), strict=True):
         for axis, view in zip(row, views, strict=True):
             test = tests[view]
             counts = np.array(test["counts"])
             axis.bar(np.arange(len(counts)), counts, width=1.0, color=BLUE)
             axis.axhline(counts.mean(), color=ORANGE, linewidth=1)
+            axis.xaxis.set_major_locator(WHOLE_NUMBERS())
             axis.set_title(f"{view}: χ² = {test['corrected_chi_square']:.1f}, p = {test['p']:.2g}")
         row[0].set(ylabel=f"{name}: networks")
     for axis in axes[-1]:

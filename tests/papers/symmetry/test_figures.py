@@ -86,17 +86,20 @@ def test_representation_cost(tmp_path, network):
 
 
 def test_largest_weights(tmp_path):
+    """The layer with most units is drawn, with ticks at units."""
     views = {
         view: {"counts": [1, 2, 6], "corrected_chi_square": 1.0, "p": 0.5}
         for view in ("as they are", "shuffled", "rebased")
     }
-    content = {name: {"groups": {"h1": views}} for name in ("HMC", "sgd")}
+    small = {view: test | {"counts": [4, 5]} for view, test in views.items()}
+    content = {name: {"groups": {"c1": small, "c2": views}} for name in ("HMC", "sgd")}
     path = tmp_path / "marginals.json"
     path.write_text(json.dumps(content))
     drawn = figures.largest_weights.draw(path)
     drawn.draw_without_rendering()
     assert [bar.get_height() for bar in drawn.axes[0].patches] == [1, 2, 6]
     assert drawn.axes[0].lines[0].get_ydata()[0] == 3
+    assert all(tick % 1 == 0 for tick in drawn.axes[0].get_xticks())
 
 
 def test_toy_and_order(tmp_path):
