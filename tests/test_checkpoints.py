@@ -170,5 +170,8 @@ def test_a_damaged_shard_is_named(toy_run, checkpoints, tmp_path):
         r"Weight vector 0 in .*mode-001.samples.npy is not the one that was saved",
     )
     shard.write_bytes(content[:300])
-    refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), "Cannot read the samples")
+    remedy = r"Cannot read the samples .* Remove .*mode-001 and DONE beside it"
+    refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), remedy)
+    (run / "config.yaml").unlink()  # as of networks that were imported
+    refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), "Copy or make .* anew")
     assert json.loads((run / "posterior.json").read_text()) == {"class": "Mixture", "parts": 2}

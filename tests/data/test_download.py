@@ -186,3 +186,9 @@ def test_a_torchvision_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(UserError, match=r"cannot be imported .operator torchvision::x"):
         download.import_torchvision()
+
+
+def test_without_torchvision_other_sources_are_tried(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(UserError, match="torchvision is not installed"):
+        download.torchvision_hosts("MNIST")(folder, ["one"])

@@ -1,6 +1,8 @@
 """Independent networks: recipes beside torch.optim, stacks, processes, and what a kill costs."""
 
+import dataclasses
 import json
+import math
 import re
 import signal
 import time
@@ -13,6 +15,7 @@ from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
+from utils.runs.errors import UserError
 from utils.runs.locks import claimed
 from utils.runs.seeding import generator
 
@@ -252,3 +255,25 @@ def test_failed_networks_are_counted_and_left_out(script, tmp_path):
     hopeless = script("train", *TOY, "--min_accuracy", 0.999, "--run_name", "hopeless")
     assert hopeless.returncode == 2
     assert "less accurate than 0.999" in hopeless.stderr
+
+
+def test_a_network_that_diverges_is_left_out_and_does_not_end_the_run(data_dir, tmp_path):
+    """It would do so again after --resume, and keep all others from being finished."""
+    sgd = METHODS["sgd"]
+    config = sgd.Config(
+        network="lenet", width=2, num_train=30, num_epochs=1, num_modes=3, data_dir=str(data_dir)
+    )
+    problem = set_up(sgd, config)
+    start = sgd.init(problem, config, range(3))
+    expected, _ = sgd.step(problem, start, config)
+    start.weights[1] = math.nan
+    state, [record] = sgd.step(problem, start, config)
+    assert torch.equal(state.weights[::2], expected.weights[::2])
+    assert math.isfinite(record["train_loss"])
+    sgd.posterior(problem, state, config).save(tmp_path)
+    for least in (0.0, 0.01):
+        sgd.choose([tmp_path], dataclasses.replace(config, min_accuracy=least))
+        assert open_posterior(tmp_path, fewest=0).known("modes").tolist() == [0, 2]
+    start.weights.fill_(math.nan)
+    with pytest.raises(UserError, match="diverged in epoch 1"):
+        sgd.step(problem, start, config)

@@ -300,7 +300,9 @@ def test_files_of_other_things_are_refused_and_no_code_is_run(tmp_path):
     (tmp_path / "text.pt").write_text("no tensors here")
     (tmp_path / "empty.pt").touch()
     (tmp_path / "half.pt").write_bytes((tmp_path / "module.pt").read_bytes()[:500])
-    for name in ("module", "code", "text", "empty", "half"):
+    (tmp_path / "bytes.pt").write_bytes(b"junk")
+    (tmp_path / "line.pt").write_bytes(b"0")
+    for name in ("module", "code", "text", "empty", "half", "bytes", "line"):
         with pytest.raises(UserError, match=rf"{name}.pt is not a file of tensors alone: write"):
             read_state_dict(tmp_path / f"{name}.pt")
     assert not (tmp_path / "made").exists()

@@ -133,6 +133,8 @@ def import_torchvision():
     """
     try:
         return importlib.import_module("torchvision")
+    except ImportError as error:
+        raise UserError(f"torchvision is not installed ({error})") from None
     except RuntimeError:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):

@@ -4,13 +4,21 @@ Networks are trained in stacks, and each stack leaves its networks in a director
 thousands can be trained by several processes, in any order, and a kill costs the stacks under way.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.evaluation.metrics import accuracy
 from utils.methods.method import Method, Problem, Scores
-from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
+from utils.methods.training import (
+    RecipeConfig,
+    TrainingState,
+    check_losses,
+    settings_of,
+    start_training,
+    train,
+)
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import KEPT, Points, mark_members
 from utils.report.figures import GREY, Look
@@ -52,18 +60,23 @@ class SGD(Method):
         return start._replace(modes=torch.tensor(modes))
 
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
+        """Train all networks for an epoch; a run goes on while one of them has not diverged."""
         state, losses = train(
             problem.network, state, problem.data.train_images, problem.data.train_labels,
             settings_of(config, problem.prior.precision), seed=config.seed, num_epochs=1,
-            streams=self.streams(state), batches=problem.batches,
+            streams=self.streams(state), batches=problem.batches, may_diverge=True,
         )  # fmt: skip
-        return state, [{"epoch": state.epoch, "train_loss": losses.mean().item()}]
+        loss = losses[losses.isfinite()].mean()
+        check_losses(loss, f"epoch {state.epoch}")
+        return state, [{"epoch": state.epoch, "train_loss": loss.item()}]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
         """Return all networks, with numbers, accuracies and marks of those that have failed."""
         data, network = problem.data, problem.network
         accuracies = [
             accuracy(class_probabilities(network, weights, data.test_images), data.test_labels)
+            if weights.isfinite().all()
+            else math.nan  # is never enough
             for weights in state.weights
         ]
         members = {"modes": state.modes, ACCURACIES: torch.tensor(accuracies)}
@@ -90,6 +103,8 @@ class SGD(Method):
         remark = f"{len(posterior)} networks"
         if config.min_accuracy:
             remark += f"; {failed or 'none'} less accurate than {config.min_accuracy}"
-        if failed:
-            remark += " and left out (--resume with a lower --min_accuracy takes them in)"
+            if failed:
+                remark += " and left out (--resume with a lower --min_accuracy takes them in)"
+        elif failed:
+            remark += f"; {failed} diverged and left out"
         return scores._replace(summary=summary, remarks=[remark])

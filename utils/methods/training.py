@@ -118,12 +118,14 @@ def train(
     streams: Sequence[Hashable] | None = None,
     batches: Batches | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
+    may_diverge: bool = False,
 ) -> tuple[TrainingState, Tensor]:
     """Return the state `num_epochs` later, and the training loss [num_epochs, K] along the way.
 
     Member k's data order in each epoch is drawn from the stream (seed, streams[k], epoch), by
     default streams[k] = k. With `batches`, these are trained on instead of the images as they are.
-    `on_epoch(member, epoch, loss)` is called after each epoch.
+    `on_epoch(member, epoch, loss)` is called after each epoch. A loss that is no number ends the
+    training, unless it `may_diverge`.
     """
     num_members = len(state.weights)
     streams = range(num_members) if streams is None else streams
@@ -146,7 +148,8 @@ def train(
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 done.result()
                 group, epoch = running.pop(done)
-                check_losses(losses[epoch - first, group], f"epoch {epoch + 1}")
+                if not may_diverge:
+                    check_losses(losses[epoch - first, group], f"epoch {epoch + 1}")
                 for member in range(num_members)[group]:
                     on_epoch(member, epoch, losses[epoch - first, member].item())
                 if epoch + 1 < last:

@@ -12,7 +12,6 @@ refused.
 """
 
 import itertools
-import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"Cannot read {path}: {reason(error)}.") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+    except Exception:  # other files and damaged ones make it raise anything
         raise UserError(
             f"{path} is not a file of tensors alone: write the network's weights with "
             "torch.save(model.state_dict(), PATH)."
@@ -264,7 +263,8 @@ def _kind_of(state_dict: Mapping[str, Tensor], key: str) -> tuple[str, str]:
     if state_dict[key].dim() > 2:
         return (
             "a convolution",
-            ". Convolutional networks can be read from Python (docs/networks.md).",
+            ". Convolutional networks are read by `checkpoints.py import --network NAME`, or from "
+            "Python (docs/networks.md).",
         )
     if key.removesuffix("weight") + "running_mean" in state_dict:
         return "batch norm", FOLDING

@@ -86,7 +86,7 @@ class Samples:
         if self.checksums is not None and checksum(row) != self.checksums[number]:
             raise UserError(
                 f"Weight vector {number} in {self.path} is not the one that was saved: the file is "
-                f"damaged. {self.remedy}"
+                f"damaged. {_remedy(self.path.parent)}"
             )
         if not row.isfinite().all():
             raise UserError(f"Sample {number} of {self.path} has NaN or infinite weights.")
@@ -95,14 +95,6 @@ class Samples:
     def read(self, number: int) -> Tensor:
         """Read a row in float32; a mapping held open would fill the memory."""
         return torch.from_numpy(np.load(self.path, mmap_mode="r")[number].astype(np.float32))
-
-    @property
-    def remedy(self) -> str:
-        """Say what to do if the file is damaged."""
-        place = self.path.parent
-        if place.name.startswith("mode-"):
-            return f"Remove {place} and DONE beside it, and make it anew with --resume."
-        return f"Copy or make {place} anew."
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[position] for position in range(len(self)))
@@ -211,10 +203,10 @@ def open_samples(
         shape, kind = array.shape, array.dtype.kind
     except UNREADABLE as error:  # an archive of arrays has no shape
         damaged = "it is shorter than it says" if "mmap length" in str(error) else reason(error)
-        raise UserError(
-            f"Cannot read the samples {path}: {damaged}. Give a run that leaves some, or a "
-            "samples.npy of [samples, weights]."
-        ) from None
+        advice = "Give a run that leaves some, or a samples.npy of [samples, weights]."
+        if (path.parent / "posterior.json").exists():  # a run did leave some
+            advice = _remedy(path.parent)
+        raise UserError(f"Cannot read the samples {path}: {damaged}. {advice}") from None
     network = read_network(path)
     if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
         raise UserError(
@@ -243,6 +235,13 @@ def open_samples(
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
     return Samples(path, network, kept[:, chosen], checksums=read_checksums(path, shape[0]))
+
+
+def _remedy(place: Path) -> str:
+    """Say what to do about a damaged file in a directory: runs can make their modes anew."""
+    if place.name.startswith("mode-") and (place.parent / "config.yaml").exists():
+        return f"Remove {place} and DONE beside it, and make it anew with --resume."
+    return f"Copy or make {place} anew."
 
 
 def _unmarked(path: Path, chains: np.ndarray) -> np.ndarray:
