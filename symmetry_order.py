@@ -3,7 +3,8 @@
 Section 5.2 of Laurent et al. (2024). Units are sorted by a key; Kendall's τ of the orders at two
 times is 1 if no pair of units has changed places and −1 if all have. The number of transpositions
 that rebasin finds between two times (NoT, the measure of Xiao et al. 2023) says whether units have
-taken each other's roles. Snapshots are taken ten times in the first epoch and after each epoch.
+taken each other's roles: by activation what they do on images, by weight which weights they have.
+Snapshots are taken ten times in the first epoch and after each epoch.
 
     python symmetry_order.py                        MLPs on MNIST, minutes
     python symmetry_order.py --network lenet        another network
@@ -14,6 +15,7 @@ Leaves in its run directory order.npz, the figure order.png and .pdf, and summar
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from papers.symmetry import claims, figures
 from utils.data.datasets import Dataset
@@ -28,9 +30,10 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.symmetry.assignment import Matcher
+from utils.symmetry.matching import make_matcher
 from utils.symmetry.normal_forms import KEYS, unit_keys
 from utils.symmetry.unit_order import order_correlation
-from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import torch
@@ -38,6 +41,7 @@ from torch import Tensor
 
 KIND = "symmetry_order"
 PARTS = 10  # of the first epoch, with a snapshot after each
+MATCHINGS = ("activation", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,7 @@ class OrderConfig(PermutationConfig):
     )
     num_networks: int = option(4, "networks, trained side by side", minimum=1)
     weight_decay: float = option(0.0, "weight decay", minimum=0)
+    num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
 
 
 def main(config: OrderConfig) -> None:
@@ -67,10 +72,9 @@ def main(config: OrderConfig) -> None:
     snapshots = list(train_with_snapshots(network, data, config))
     epochs = [epoch for epoch, _ in snapshots]
     weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
-    results = {
-        "transpositions": transpositions_between(network, weights[:-1], weights[1:]),
-        "transpositions_to_end": transpositions_between(network, weights[:-1], weights[-1:]),
-    }
+    images, results = data.train_images[: config.num_match_images].cpu(), {}
+    for method in MATCHINGS:
+        results |= transpositions(network, weights, method, images)
     for key in KEYS:
         results |= order_correlations(network, weights, key)
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
@@ -136,15 +140,26 @@ def order_correlations(network: Network, weights: Tensor, key: str) -> dict[str,
     }
 
 
-def transpositions_between(network: Network, earlier: Tensor, later: Tensor) -> np.ndarray:
-    """Return NoT [snapshots, networks, groups] of rebasin of later to earlier snapshots."""
-    return np.array([
-        [
-            list(WeightMatcher(network, a)(b).transformation.transpositions().values())
-            for a, b in zip(before, after, strict=True)
-        ]
-        for before, after in zip(earlier, later.expand_as(earlier), strict=True)
-    ])  # fmt: skip
+def transpositions(
+    network: Network, weights: Tensor, method: str, images: Tensor
+) -> dict[str, np.ndarray]:
+    """Return NoT [snapshots − 1, networks, groups] of neighbours' rebasin, and of the end's."""
+    steps, ends = [], []
+    with progress_bar(len(weights) - 1, f"NoT by {method}", unit="snapshot") as bar:
+        for earlier, later in pairwise(weights):
+            matchers = [make_matcher(method, network, each, images) for each in earlier]
+            steps.append(_transpositions(matchers, later))
+            ends.append(_transpositions(matchers, weights[-1]))
+            bar.update()
+    return {f"not_by_{method}_step": np.array(steps), f"not_by_{method}_end": np.array(ends)}
+
+
+def _transpositions(matchers: list[Matcher], networks: Tensor) -> list[list[int]]:
+    """Return NoT of the rebasin of each network, by group of units."""
+    return [
+        list(matcher(weights).transformation.transpositions().values())
+        for matcher, weights in zip(matchers, networks, strict=True)
+    ]
 
 
 def summary_of(epochs: list[float], results: dict[str, np.ndarray]) -> dict:
@@ -153,12 +168,10 @@ def summary_of(epochs: list[float], results: dict[str, np.ndarray]) -> dict:
     An interval of one epoch has room for more changes than a tenth of one.
     """
     numbers = {"interval": {"first": epochs[1] - epochs[0], "last": epochs[-1] - epochs[-2]}}
-    for name in ("transpositions", *(f"{key}_step" for key in KEYS)):
-        values = np.nanmean(results[name], axis=(1, 2))
-        numbers[name] = {"first": float(values[0]), "last": float(values[-1])}
-    numbers["transpositions_start_to_end"] = float(results["transpositions_to_end"][0].mean())
-    for key in KEYS:
-        numbers[f"{key}_start_to_end"] = float(np.nanmean(results[f"{key}_end"][0]))
+    for name in (*KEYS, *(f"not_by_{method}" for method in MATCHINGS)):
+        values = np.nanmean(results[f"{name}_step"], axis=(1, 2))
+        numbers[f"{name}_step"] = {"first": float(values[0]), "last": float(values[-1])}
+        numbers[f"{name}_start_to_end"] = float(np.nanmean(results[f"{name}_end"][0]))
     return numbers
 
 

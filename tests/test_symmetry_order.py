@@ -6,7 +6,7 @@ from symmetry_order import (
     OrderConfig,
     order_correlations,
     train_with_snapshots,
-    transpositions_between,
+    transpositions,
 )
 from utils.data.datasets import load_dataset
 from utils.methods.training import settings_of, start_training, train
@@ -32,13 +32,15 @@ def test_the_script_leaves_its_results(script, tmp_path):
     assert (directory / "order.png").stat().st_size > 5000
     with np.load(directory / "order.npz") as results:
         np.testing.assert_allclose(results["epochs"], [*np.arange(11) / 10, 2, 3])
-        assert results["transpositions"].shape == results["norm_step"].shape == (12, 2, 2)
+        for name in ("not_by_activation_step", "not_by_weight_end", "norm_step"):
+            assert results[name].shape == (12, 2, 2)
         np.testing.assert_allclose(results["norm_end"][-1], results["norm_step"][-1])
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["interval"] == pytest.approx({"first": 0.1, "last": 1})
 
 
-def test_planted_orders_are_measured():
+@pytest.mark.parametrize("method", ["activation", "weight"])
+def test_planted_orders_are_measured(method):
     """The first network stays, the second one's first layer is reversed, left and reversed back."""
     random = torch.Generator().manual_seed(0)
     weights = torch.stack([NETWORK.initial_weights(random) for _ in range(2)])
@@ -46,10 +48,9 @@ def test_planted_orders_are_measured():
     moved = torch.stack([weights[0], reverse.apply(weights[1])])
     snapshots = torch.stack([weights, moved, moved, weights])
     same, reversed_once = [[0, 0], [0, 0]], [[0, 0], [2, 0]]
-    steps = transpositions_between(NETWORK, snapshots[:-1], snapshots[1:])
-    assert steps.tolist() == [reversed_once, same, reversed_once]
-    to_end = transpositions_between(NETWORK, snapshots[:-1], snapshots[-1:])
-    assert to_end.tolist() == [same, reversed_once, reversed_once]
+    moves = transpositions(NETWORK, snapshots, method, torch.randn(50, 6, generator=random))
+    assert moves[f"not_by_{method}_step"].tolist() == [reversed_once, same, reversed_once]
+    assert moves[f"not_by_{method}_end"].tolist() == [same, reversed_once, reversed_once]
     by_norm = order_correlations(NETWORK, snapshots, "norm")
     step, end = by_norm["norm_step"], by_norm["norm_end"]
     assert step[:, 0] == pytest.approx(np.ones((3, 2)))

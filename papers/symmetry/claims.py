@@ -153,15 +153,17 @@ def units_are_exchangeable(results: Results) -> Finding:
 def order_settles(results: Results) -> Finding:
     summary = results.json("symmetry_order", "summary.json")
     whole, last = summary["norm_start_to_end"], summary["norm_step"]["last"]
-    moves = summary["transpositions"]
+    moves = ", ".join(
+        f"by {method} {number(summary[f'not_by_{method}_start_to_end'], 1)} from start to end and "
+        f"{number(summary[f'not_by_{method}_step']['last'], 1)} in the last epoch"
+        for method in ("activation", "weight")
+    )
     return Finding(
         (FAILS, PARTLY, HOLDS)[(whole < 0.9) + (last >= 0.9)],
         f"τ by norm is {number(whole, 2)} from start to end and {number(last, 3)} over the last "
         f"epoch; by the largest weight {number(summary['largest_start_to_end'], 2)} and "
-        f"{number(summary['largest_step']['last'], 3)}. Rebasin, which counts units that have "
-        f"taken each other's roles, finds {moves['first']:.1f} transpositions per layer in the "
-        f"first tenth of an epoch, {moves['last']:.1f} in the last epoch and "
-        f"{summary['transpositions_start_to_end']:.1f} from start to end.",
+        f"{number(summary['largest_step']['last'], 3)}. Transpositions of rebasin per layer: "
+        f"{moves}.",
     )
 
 

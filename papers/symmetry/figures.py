@@ -155,25 +155,26 @@ def intervention(source: Path) -> Figure:
     caption="Left: Kendall's τ of the order of hidden units (by the norm of their incoming weights "
     "and three other keys) in neighbouring snapshots, ten in the first epoch and then one per "
     "epoch: 1 means that no two units have changed places. Middle: the same between each snapshot "
-    "and the end. Right: the number of transpositions of the rebasin between the same snapshots, "
-    "per network. Averages over networks and layers.",
+    "and the end. Right: the number of transpositions of rebasin, by activation and by weight, "
+    "between the same snapshots, per network. Averages over networks and layers.",
 )
 def order(source: Path) -> Figure:
     """Draw how orders of units change during training."""
     results = np.load(source)
     epochs = results["epochs"]
-    keys = [name.removesuffix("_step") for name in results.files if name.endswith("_step")]
+    names = [name.removesuffix("_step") for name in results.files if name.endswith("_step")]
+    keys = [name for name in names if not name.startswith("not_by_")]
     drawn, (axes,) = panels(1, 3)
     lines = zip(keys, (BLUE, ORANGE, GREEN, PURPLE), ("-", "--", ":", "-."), strict=True)
     for key, color, line in lines:
         look = {"color": color, "linestyle": line, "label": key.replace("_", " ")}
         axes[0].plot(epochs[1:], np.nanmean(results[f"{key}_step"], (1, 2)), **look)
         axes[1].plot(epochs[:-1], np.nanmean(results[f"{key}_end"], (1, 2)), **look)
-    for name, at, line, color, label in (
-        ("transpositions", epochs[1:], ".-", BLUE, "to the snapshot before"),
-        ("transpositions_to_end", epochs[:-1], ".--", ORANGE, "to the end"),
-    ):
-        axes[2].plot(at, results[name].sum(-1).mean(-1), line, color=color, label=label)
+    for method, color in (("activation", BLUE), ("weight", ORANGE)):
+        for part, at, line in (("step", epochs[1:], ".-"), ("end", epochs[:-1], ".--")):
+            label = f"by {method}, to {'the end' if part == 'end' else 'the snapshot before'}"
+            moves = results[f"not_by_{method}_{part}"].sum(-1).mean(-1)
+            axes[2].plot(at, moves, line, color=color, label=label)
     axes[0].legend()
     axes[2].legend()
     axes[0].set(ylabel="τ to the snapshot before")

@@ -158,18 +158,15 @@ def uniformity_tests(results: Results) -> list[Table]:
 
 def order_changes(results: Results) -> list[Table]:
     summary = results.json("symmetry_order", "summary.json")
-    keys = [name.removesuffix("_step") for name in summary if name.endswith("_step")]
-    rows = [
-        [
-            f"τ by {key.replace('_', ' ')}",
-            *(number(summary[f"{key}_step"][when], 3) for when in ("first", "last")),
-            number(summary[f"{key}_start_to_end"], 3),
-        ]
-        for key in keys
-    ]
-    moved = summary["transpositions"]
-    moves = (moved["first"], moved["last"], summary["transpositions_start_to_end"])
-    rows.append(["NoT per layer", *(number(value, 2) for value in moves)])
+    names = [name.removesuffix("_step") for name in summary if name.endswith("_step")]
+    rows = []
+    for name in names:
+        is_not = name.startswith("not_by_")
+        title = f"NoT per layer, {name[4:]}" if is_not else f"τ by {name}"
+        changes = summary[f"{name}_step"]
+        values = changes["first"], changes["last"], summary[f"{name}_start_to_end"]
+        digits = 2 if is_not else 3
+        rows.append([title.replace("_", " "), *(number(value, digits) for value in values)])
     first, last = (number(summary["interval"][when], 1) for when in ("first", "last"))
     head = ["", f"first {first} epochs", f"last {last} epochs", "start to end"]
     return [Table(head, rows, title="Changes of the order of units while networks are trained")]

@@ -224,10 +224,13 @@ def test_order_settles(tmp_path, whole, last, mark):
     steps = {"first": 0.2, "last": last}
     content = {
         "norm_start_to_end": whole, "norm_step": steps, "largest_start_to_end": 0.3,
-        "largest_step": steps, "transpositions": {"first": 3.0, "last": 0.0},
-        "transpositions_start_to_end": 5.0,
+        "largest_step": steps, "not_by_activation_step": {"first": 3.0, "last": 0.0},
+        "not_by_activation_start_to_end": 5.0, "not_by_weight_step": {"first": 0.0, "last": 0.0},
+        "not_by_weight_start_to_end": 1.0,
     }  # fmt: skip
-    assert verdict(tmp_path, claims.order_settles, content).mark == mark
+    judged = verdict(tmp_path, claims.order_settles, content)
+    assert judged.mark == mark
+    assert "by activation 5.0 from start to end and 0.0 in the last epoch" in judged.evidence
 
 
 def test_scales_matter(tmp_path):

@@ -109,7 +109,10 @@ def test_toy_and_order(tmp_path):
     for axis, points in zip(drawn.axes, layers, strict=True):
         np.testing.assert_allclose(axis.collections[0].get_offsets(), points)
     values = np.linspace(0, 1, 12).reshape(3, 2, 2)
-    moves = {"transpositions": values, "transpositions_to_end": 2 * values}
+    moves = {
+        f"not_by_{method}_{part}": factor * values
+        for method in ("activation", "weight") for part, factor in (("step", 1), ("end", 2))
+    }  # fmt: skip
     tau = {f"{key}_{part}": values for key in ("norm", "mean") for part in ("step", "end")}
     np.savez(tmp_path / "order.npz", epochs=range(4), **moves, **tau)
     with pytest.raises(ValueError, match="zip"):  # of four keys two are missing
@@ -121,5 +124,5 @@ def test_toy_and_order(tmp_path):
     drawn = figures.order.draw(tmp_path / "order.npz")
     assert_readable(drawn)
     np.testing.assert_allclose(line_of(drawn.axes[0], "last layer"), values.mean((1, 2)))
-    moved = line_of(drawn.axes[2], "to the end")
+    moved = line_of(drawn.axes[2], "by weight, to the end")
     np.testing.assert_allclose(moved, 2 * values.sum(-1).mean(-1))

@@ -110,11 +110,11 @@ def test_order_and_gaussians(write):
     steps = {"first": 0.25, "last": 0.99}
     summary = {
         "interval": {"first": 0.1, "last": 1.0}, "norm_step": steps, "norm_start_to_end": -0.02,
-        "transpositions": {"first": 3.5, "last": 0.0}, "transpositions_start_to_end": 4.25,
+        "not_by_weight_step": {"first": 3.5, "last": 0.0}, "not_by_weight_start_to_end": 4.25,
     }  # fmt: skip
     (table,) = tables.order_changes(write("symmetry_order", "summary.json", summary))
     assert table.rows[0] == ["τ by norm", "0.250", "0.990", "−0.020"]
-    assert table.rows[1] == ["NoT per layer", "3.50", "0.00", "4.25"]
+    assert table.rows[1] == ["NoT per layer, by weight", "3.50", "0.00", "4.25"]
     scores = {
         "agreement": [0.5, 0.7], "total_variation": [0.3, 0.3], "accuracy": [0.5, 0.5],
         "mean_accuracy": [0.9],
