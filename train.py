@@ -28,7 +28,13 @@ def main() -> None:
     with ends_in_a_sentence("train", "python train.py --method NAME"):
         method = METHODS[chosen_method(sys.argv[1:])]
     settings = config_class(sys.argv[1:])
-    run_script(lambda config: run_method(method, config), settings, __file__, __doc__)
+
+    def train(config) -> None:
+        if config.config_name not in (method.name, value_of("--config_name", sys.argv[1:])):
+            print(f"Settings of configs/train/{config.config_name}.yaml, on {config.dataset}")
+        run_method(method, config)
+
+    run_script(train, settings, __file__, __doc__)
 
 
 def chosen_method(arguments: list[str]) -> str:

@@ -8,6 +8,7 @@ from papers.symmetry.values import published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
+from utils.symmetry.unit_order import p_value
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -219,7 +220,7 @@ def largest_weights(source: Path) -> Figure:
             axis.bar(np.arange(len(counts)), counts, width=1.0, color=BLUE)
             axis.axhline(counts.mean(), color=ORANGE, linewidth=1)
             axis.xaxis.set_major_locator(WHOLE_NUMBERS())
-            axis.set_title(f"{view}: χ² = {test['corrected_chi_square']:.1f}, p = {test['p']:.2g}")
+            axis.set_title(f"{view}: χ² = {test['corrected_chi_square']:.1f}, {p_value(test['p'])}")
         row[0].set(ylabel=f"{name}: networks")
     for axis in axes[-1]:
         axis.set(xlabel="hidden unit")

@@ -4,6 +4,7 @@ from papers.symmetry.cells import converged, pairs, remark
 from papers.symmetry.values import published
 from utils.report.results import Results
 from utils.report.tables import Table, number
+from utils.symmetry.unit_order import p_value
 
 import numpy as np
 
@@ -139,10 +140,11 @@ def uniformity_tests(results: Results) -> list[Table]:
     for name, result in results.json("symmetry_marginals", "marginals.json").items():
         for group, views in result["groups"].items():
             for view, test in views.items():
+                p = p_value(test["p"]).removeprefix("p = ")
                 rows.append([
                     name, f"{len(test['counts'])} of {group}", view, str(sum(test["counts"])),
                     number(test["effective_draws"], 1), number(test["chi_square"], 1),
-                    number(test["corrected_chi_square"], 1), f"{test['p']:.2g}",
+                    number(test["corrected_chi_square"], 1), p,
                 ])  # fmt: skip
     head = ["posterior", "units", "view", "networks", "worth", "χ²", "corrected χ²", "p"]
     note = (

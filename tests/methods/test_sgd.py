@@ -81,17 +81,21 @@ def test_the_cosine_falls_from_the_rate_to_zero():
                                atol=1e-12)  # fmt: skip
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_a_member_of_a_stack_is_the_network_trained_alone(optimizer):
+@pytest.mark.parametrize(("network", "optimizer"), [
+    (LENET, "SGD"), (LENET, "Adam"), (conv_network("optunet", (1, 18, 18), 3), "SGD"),
+    (conv_network("resnet8_frn", (1, 16, 16), 3, width=2), "SGD"),
+])  # fmt: skip
+def test_a_member_of_a_stack_is_the_network_trained_alone(network, optimizer):
     """With crops and flips of its own, after 100 steps, to 1e-5."""
     settings = TrainingSettings(optimizer, 0.01, 7, prior_precision=1.0)
-    images, labels = points((1, 16, 16))
-    batches = Batches(images, labels, (1, 16, 16), padding=2, flips=True)
-    starts = torch.stack([LENET.initial_weights(generator(2, k)) for k in range(3)])
+    shape = network.input_shape
+    images, labels = points(shape)
+    batches = Batches(images, labels, shape, padding=2, flips=True)
+    starts = torch.stack([network.initial_weights(generator(2, k)) for k in range(3)])
 
     def trained(members: list[int]) -> torch.Tensor:
         state, _ = train(
-            LENET, start_training(starts[members], settings), images, labels, settings, seed=0,
+            network, start_training(starts[members], settings), images, labels, settings, seed=0,
             num_epochs=10, streams=[("sgd", k) for k in members], batches=batches,
         )  # fmt: skip
         return state.weights

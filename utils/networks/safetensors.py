@@ -103,7 +103,8 @@ class TensorFile:
             raise self._damaged("its header does not fit into it")
         try:
             described = json.loads(content[LENGTH_BYTES:start].tobytes())
-            self.metadata: dict[str, str] = dict(described.pop("__metadata__", {}))
+            metadata = dict(described.pop("__metadata__", {}))
+            self.metadata = {str(name): str(text) for name, text in metadata.items()}
             self.entries = {str(name): _entry(each) for name, each in described.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._damaged("its header cannot be read") from None

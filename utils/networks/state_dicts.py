@@ -205,6 +205,9 @@ def _keys_by_order(network: Network, state_dict: Mapping[str, Tensor]) -> tuple[
     names = [slot.name for slot in network.slots]
     given, expected = ([each.rpartition(".")[2] for each in several] for several in (keys, names))
     if given != expected:
+        for key in keys:
+            if not isinstance(state_dict[key], Tensor):
+                raise UserError(_no_tensor(key, state_dict[key]))
         missing = [name for name in names if not any(key.endswith(name) for key in keys)]
         what = f"there is no {missing[0]}" if missing else f"its {len(keys)} tensors have others"
         raise UserError(

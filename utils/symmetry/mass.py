@@ -174,6 +174,8 @@ def minimum_mass(network: Network, weights: Tensor, biases: bool = False) -> Tra
         for name in objective.groups:
             incoming, outgoing = objective.around(name, log_scales)
             steps = torch.where(idle[name], 0, (outgoing / incoming).log() / 4)
+            if not steps.isfinite().all():
+                raise UserError("The mass of these networks is too large or too small to compute.")
             log_scales[name] = log_scales[name] + steps
             largest = max(largest, steps.abs().max().item())
         if largest < SMALLEST_STEP:

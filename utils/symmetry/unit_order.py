@@ -52,7 +52,9 @@ def uniformity(labels: np.ndarray, size: int) -> dict:
     """Test whether labels [chains, draws] are equally frequent, by Pearson's χ².
 
     For correlated draws χ² is multiplied by n_eff / n (Rao and Scott 1981). p is the share of
-    simulated sets of n_eff independent labels with a χ² as large, as counts may be small.
+    simulated sets of n_eff independent labels with a χ² as large, as counts may be small. One
+    n_eff for all labels is too large for labels that move to neighbouring ones only: of 200 sets
+    of three such chains (1,000 draws, 10 labels) 5 % had p < 0.01, of chains that jump at most 1 %.
     """
     counts = np.bincount(labels.ravel(), minlength=size)
     plain = chi_square(counts)
@@ -72,6 +74,11 @@ def chi_square(counts: np.ndarray) -> np.ndarray:
     """Return Σ (count − mean)² / mean over the last axis."""
     expected = counts.mean(-1, keepdims=True)
     return ((counts - expected) ** 2 / expected).sum(-1)
+
+
+def p_value(p: float) -> str:
+    """Write a p value that comes from simulations, of which there are SIMULATIONS."""
+    return f"p < {1 / SIMULATIONS:g}" if p < 1 / SIMULATIONS else f"p = {p:.2g}"
 
 
 def _tail(value: float, draws: int, size: int) -> float:
