@@ -182,9 +182,9 @@ def cells(gap: float = 0.0, accuracy_change: float = 0.0, decays=(0.0, 0.01)) ->
     return {"cells": made}
 
 
-def test_decay_is_too_short(tmp_path):
+def test_imbalance_decays_as_without_noise(tmp_path):
     """What is left is relative to training without decay, here 1.5 of the start."""
-    claim = mass_claims.decay_is_too_short
+    claim = mass_claims.imbalance_decays_as_without_noise
     assert verdict(tmp_path, claim, cells()).mark == HOLDS
     partly = verdict(tmp_path, claim, cells(gap=0.2))
     assert partly.mark == PARTLY
