@@ -76,7 +76,7 @@ class BalanceConfig(Config):
         ["mlp"], "architectures; all but an mlp take normalised images", choices=NETWORKS
     )
     hidden_sizes: list[int] = option([64], "units of each hidden layer of an mlp", minimum=1)
-    num_train: int | None = option(None, "use only the first so many training images", minimum=1)
+    num_train: int | None = option(None, "training images to use, from the first on", minimum=1)
     num_networks: int = option(4, "networks in each cell, trained side by side", minimum=2)
     num_epochs: int = option(20, "passes over the training images", minimum=1)
     batch_size: int = option(64, "images per step", minimum=1)

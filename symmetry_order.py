@@ -47,7 +47,7 @@ MATCHINGS = ("activation", "weight")
 @dataclass(frozen=True, kw_only=True)
 class OrderConfig(PermutationConfig):
     num_train: int | None = option(
-        None, "use only the first so many training images", minimum=PARTS
+        None, "how many training images to use, from the first on", minimum=PARTS
     )
     num_networks: int = option(4, "networks, trained side by side", minimum=1)
     weight_decay: float = option(0.0, "weight decay", minimum=0)

@@ -5,7 +5,9 @@
     networks    networks as functions of a flat weight vector
     symmetry    permutations of hidden units, matching, paths between networks
     posteriors  what methods leave and evaluation sees
+    distances   MMD between sets of networks, with and without symmetries
     evaluation  predictions, metrics, standard errors, diagnostics
+    quality     calibration, detection, diversity
     report      tables, figures, HTML pages
     methods     what makes posteriors: training, variational inference, HMC
 

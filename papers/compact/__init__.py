@@ -4,7 +4,7 @@ values.yaml has the numbers that the paper prints.
 
     plan                   scripts in order, with configs and times in each preset
     tables                 Table 1, checks, other references, pruned shares
-    limits                 what q_r's numbers are worth: tables, noise on dead pixels
+    limits                 how far to trust q_r's numbers: tables, noise on dead pixels
     permutation_figures    Figures 2 and 3: barriers and numbers of transpositions
     weight_figures         Figures 4 and 5: weights by method, pruning
     bias_figures           samplers without an accept step beside HMC

@@ -1,4 +1,4 @@
-"""What q_r's numbers are worth: tables and a figure from diagnostics.json."""
+"""How far to trust q_r's numbers: tables and a figure from diagnostics.json."""
 
 import json
 from pathlib import Path

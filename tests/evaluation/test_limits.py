@@ -1,4 +1,4 @@
-"""What q_r's numbers are worth, on posteriors where the answer is known."""
+"""How far to trust q_r's numbers, on posteriors where the answer is known."""
 
 from tests.evaluation.toy_setting import NETWORK, noisy_copies, random, setting
 from tests.symmetry.planted import any_permutation

@@ -18,7 +18,7 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     weight_space       means and deviations of all posteriors in one frame
     checks             what diagnostics.json holds; q_r with other references, and of the prior
     pixels             weights cross-fitted over pixels, noise on dead pixels
-    limits             what q_r's numbers are worth: draws, halves, matched units
+    limits             how far to trust q_r's numbers: draws, halves, matched units
     evaluate           all of it: posteriors compared with one of them
     candidates         the posteriors that a user asks to compare, opened and checked
     pruning            which weights to keep, and what accuracy is left

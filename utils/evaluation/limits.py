@@ -1,4 +1,4 @@
-"""What q_r's numbers are worth: draws, chains in halves, matched units.
+"""How far to trust q_r's numbers: draws, chains in halves, matched units.
 
 draws         agreement and TV of q_r by the number of draws, extrapolated to infinitely many
 reliability   how μ_r and σ_r of one half of the chain correlate with those of the other half

@@ -104,7 +104,7 @@ class NetworkConfig(Config):
     activation: str = option(
         "relu", "activation function of an mlp", choices=("relu", "tanh", "silu")
     )
-    num_train: int | None = option(None, "use only the first so many training images", minimum=1)
+    num_train: int | None = option(None, "training images to use, from the first on", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
