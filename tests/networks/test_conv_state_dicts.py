@@ -76,7 +76,9 @@ REFUSED = {
         "optunet", changed("optunet", "fc.bias", torch.zeros(10, dtype=torch.int64)),
         "fc.bias is of torch.int64",
     ),
-    "a checkpoint": ("optunet", {"epoch": 3, "model": state_dict_of("optunet")}, "no conv1.weight"),
+    "a checkpoint": (
+        "optunet", {"epoch": 3, "model": state_dict_of("optunet")}, "give the state_dict in it alone",
+    ),
     "an MLP": ("optunet", {"0.weight": torch.zeros(3, 4)}, "no conv1.weight"),
 }  # fmt: skip
 
