@@ -77,7 +77,7 @@ REFUSED = {
         "fc.bias is of torch.int64",
     ),
     "a checkpoint": (
-        "optunet", {"epoch": 3, "model": state_dict_of("optunet")}, "give the state_dict in it alone",
+        "optunet", {"epoch": 3, "model": state_dict_of("optunet")}, "the state_dict in it alone",
     ),
     "an MLP": ("optunet", {"0.weight": torch.zeros(3, 4)}, "no conv1.weight"),
 }  # fmt: skip
