@@ -59,7 +59,7 @@ def training_stays_above_minimum(results: Results) -> Finding:
     low, low_5, _, median, _, _, most = summary["excess_quantiles"]
     return Finding(
         HOLDS if low_5 > 0.01 else PARTLY if median > 0.01 else FAILS,
-        f"{summary['networks']:,} networks ({summary['network']}) are {100 * low:.1f} to "
+        f"{summary['networks']:,} networks, {summary['network']}, are {100 * low:.1f} to "
         f"{100 * most:.1f} % heavier than their minimum, in the median {100 * median:.1f} %.",
         f"{summary['networks']:,} networks are {100 * low:.0f} to {100 * most:.0f} % heavier",
     )
