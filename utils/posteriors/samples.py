@@ -202,11 +202,10 @@ def open_samples(
         array = np.load(path, mmap_mode="r")
         shape, kind = array.shape, array.dtype.kind
     except UNREADABLE as error:  # an archive of arrays has no shape
-        damaged = "it is shorter than it says" if "mmap length" in str(error) else reason(error)
         advice = "Give a run that leaves some, or a samples.npy of [samples, weights]."
         if (path.parent / "posterior.json").exists():  # a run did leave some
             advice = _remedy(path.parent)
-        raise UserError(f"Cannot read the samples {path}: {damaged}. {advice}") from None
+        raise UserError(f"Cannot read the samples {path}: {reason(error)}. {advice}") from None
     network = read_network(path)
     if len(shape) != 2 or shape[1] != network.num_weights or kind not in "fiu":
         raise UserError(
