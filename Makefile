@@ -37,6 +37,7 @@ bench: .venv/installed
 	$(VENV_PYTHON) benchmarks/predict.py
 	$(VENV_PYTHON) benchmarks/recovery.py
 	$(VENV_PYTHON) benchmarks/hmc.py
+	$(VENV_PYTHON) benchmarks/samplers.py
 
 .venv/installed: requirements.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

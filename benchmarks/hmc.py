@@ -184,13 +184,13 @@ class Blackjax:
 
 def peers_python() -> Path:
     """The Python of the peers' environment, which is made if need be."""
-    python = PEERS / "bin" / "python"
-    if not (PEERS / "installed").exists():
-        print("Installing blackjax and JAX into build/peers")
+    python, installed = PEERS / "bin" / "python", PEERS / "installed"
+    requirements = Path(__file__).with_name("requirements-peers.txt")
+    if not (installed.exists() and installed.read_text() == requirements.read_text()):
+        print("Installing blackjax, numpyro and JAX into build/peers")
         venv.create(PEERS, with_pip=True, clear=True)
-        requirements = Path(__file__).with_name("requirements-peers.txt")
         subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True)
-        (PEERS / "installed").touch()
+        installed.write_text(requirements.read_text())
     return python
 
 

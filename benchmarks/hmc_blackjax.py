@@ -5,7 +5,6 @@ weights, momentum, sizes). Each line "N step_size" on stdin makes N steps from t
 the answer is a JSON line with the change of the energy.
 """
 
-import itertools
 import json
 import sys
 
@@ -13,23 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.mcmc import integrators, metrics
+from peer_posterior import log_density_of
 
 problem = np.load(sys.argv[1])
-images, labels = jnp.asarray(problem["images"]), jnp.asarray(problem["labels"])
-sizes = problem["sizes"].tolist()
-
-
-def log_density(weights):
-    values, start = images, 0
-    for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
-        middle, end = start + outputs * inputs, start + outputs * inputs + outputs
-        values = values @ weights[start:middle].reshape(outputs, inputs).T + weights[middle:end]
-        values = jax.nn.relu(values) if number < len(sizes) - 2 else values
-        start = end
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(values), labels[:, None], axis=1)
-    return chosen.sum() - 0.5 * jnp.sum(weights**2)
-
-
+log_density = log_density_of(problem)
 metric = metrics.gaussian_euclidean(jnp.ones(problem["weights"].size))
 one_step = integrators.velocity_verlet(log_density, metric.kinetic_energy)
 

@@ -23,7 +23,7 @@ def hmc_benchmark(benchmark):
     return benchmark("hmc")
 
 
-BENCHMARKS = ["hmc_ranks", "matching", "networks", "predict", "recovery", "training"]
+BENCHMARKS = ["hmc_ranks", "matching", "networks", "predict", "recovery", "samplers", "training"]
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -82,3 +82,15 @@ def test_the_figure_of_recovery_shows_its_numbers(benchmark, tmp_path):
     for axis in figure.axes:
         assert line_of(axis, "by activation").tolist() == [100, 50, 0]
         assert line_of(axis, "by weight").tolist() == [100, 100, 25]
+
+
+def test_means_are_compared_by_their_standard_errors(benchmark):
+    """Of labels of units and constants nothing is said."""
+    ours = {"mean": 1.0, "std": 3.0, "ess_bulk": 100.0}
+    theirs = {"mean": 0.5, "std": 4.0, "ess_bulk": 100.0}
+    constant = {"mean": 1.0, "std": 0.0, "ess_bulk": float("nan")}
+    scores = benchmark("samplers").standard_scores(
+        {"train_nll": ours, "weights/0": ours, "probability/1": constant},
+        {"train_nll": theirs, "weights/0": theirs, "probability/1": constant},
+    )
+    assert scores.tolist() == pytest.approx([1.0])  # 0.5 / √(0.09 + 0.16)

@@ -7,9 +7,10 @@ Modules, each importing only from those before it:
     layers           layers that PyTorch lacks, or has in a slow form only
     mlp_gradients    the MLP's gradient in closed form
     mlp_passes       the MLP's passes over a fixed data set
+    native           C code, compiled where it runs
+    small_mlp        the gradient of a small MLP over a data set, in C
     mlp              the multilayer perceptron
     conv_network     what convolutional networks share
-    native           C code, compiled where it runs
     kernels          networks computed in C
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5

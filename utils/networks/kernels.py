@@ -12,12 +12,10 @@ from utils.networks import native
 from utils.networks.autograd import DataPasses
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.mlp_gradients import softmax_errors
+from utils.networks.native import LANES, Buffer, address
 
 import torch
 from torch import Tensor
-
-LANES = 16  # as in lanes.h
-ALIGNMENT = 64  # bytes
 
 
 class Kernel:
@@ -45,7 +43,7 @@ class Kernel:
         blocks = len(weights) * math.ceil(self.count / LANES)
         self._traces.hold(self._library.trace_bytes() * (blocks if keep else 1))
         logits = torch.empty(len(weights), self.count, self._classes)
-        self._library.forward(*self._arguments(), ctypes.c_int(keep), _address(logits))
+        self._library.forward(*self._arguments(), ctypes.c_int(keep), address(logits))
         return logits
 
     def backward(self, errors: Tensor, gradient: Tensor) -> None:
@@ -53,30 +51,14 @@ class Kernel:
         if not gradient.is_contiguous():
             raise ValueError("The gradient must be a whole stack of vectors.")
         errors = errors.contiguous()
-        self._library.backward(*self._arguments(), _address(errors), _address(gradient))
+        self._library.backward(*self._arguments(), address(errors), address(gradient))
 
     def _arguments(self) -> tuple:
         return (
             ctypes.c_long(len(self._weights)), ctypes.c_long(self.count),
-            _address(self._weights), _address(self._images), ctypes.c_long(self._stride),
-            _address(self._rows), self._space.address, self._traces.address,
+            address(self._weights), address(self._images), ctypes.c_long(self._stride),
+            address(self._rows), self._space.address, self._traces.address,
         )  # fmt: skip
-
-
-class Buffer:
-    """Memory that starts at a cache line, and grows when more is needed."""
-
-    def __init__(self):
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-
-    def hold(self, size: int) -> None:
-        if len(self._bytes) < size + ALIGNMENT:
-            self._bytes = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
-
-    @property
-    def address(self) -> ctypes.c_void_p:
-        start = self._bytes.data_ptr()
-        return ctypes.c_void_p(start + -start % ALIGNMENT)
 
 
 class KernelGradient:
@@ -165,7 +147,3 @@ class CompiledNetwork(ConvNetwork):
             return None
         library.trace_bytes.restype = library.space_bytes.restype = ctypes.c_long
         return Kernel(library, self.input_shape, self.num_classes)
-
-
-def _address(tensor: Tensor | None) -> ctypes.c_void_p | None:
-    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())

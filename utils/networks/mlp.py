@@ -14,6 +14,7 @@ from utils.networks.layers import linear_map
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
 from utils.networks.mlp_passes import MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
+from utils.networks.small_mlp import SmallMLPGradient, small_mlp_gradient
 from utils.runs.errors import UserError
 
 import torch
@@ -131,6 +132,9 @@ class MLP(Network):
     def data_passes(self, images: Tensor) -> DataPasses:
         closed_form = self.activation in CLOSED_FORM
         return MLPPasses(self, images) if closed_form else super().data_passes(images)
+
+    def whole_gradient(self, images: Tensor, labels: Tensor) -> SmallMLPGradient | None:
+        return small_mlp_gradient(self, images, labels)
 
     def _above_first_layer(
         self, weights: Tensor, values: Tensor

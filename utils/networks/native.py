@@ -17,6 +17,10 @@ from pathlib import Path
 
 from utils.runs.compute import c_compiler, c_compiler_version, processor
 
+import torch
+from torch import Tensor
+
+LANES, ALIGNMENT = 16, 64  # images side by side (lanes.h), and bytes of a cache line
 BUILD = Path(__file__).parents[2] / "build"
 # The processor's own instructions, under the names that compilers have for them.
 FOR_THIS_MACHINE = (["-march=native"], ["-mcpu=native"], [])
@@ -83,3 +87,23 @@ def _writable(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK)
+
+
+class Buffer:
+    """Memory that starts at a cache line, and grows when more is needed."""
+
+    def __init__(self):
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def hold(self, size: int) -> None:
+        if len(self._bytes) < size + ALIGNMENT:
+            self._bytes = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+
+    @property
+    def address(self) -> ctypes.c_void_p:
+        start = self._bytes.data_ptr()
+        return ctypes.c_void_p(start + -start % ALIGNMENT)
+
+
+def address(tensor: Tensor | None) -> ctypes.c_void_p | None:
+    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())

@@ -7,7 +7,7 @@ labels follow all symmetries of the network: see `utils.symmetry.transformation`
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -106,6 +106,16 @@ class Network:
     def data_passes(self, images: Tensor) -> DataPasses:
         """Return passes over these images for full-batch gradients of one network."""
         return AutogradPasses(self, images)
+
+    def whole_gradient(
+        self, images: Tensor, labels: Tensor
+    ) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Return a function of weights and gradient [d] that replaces passes over all images.
+
+        It sets the gradient to that of the NLL, and returns the NLL of each image. None if there is
+        nothing faster than passes.
+        """
+        return None
 
     def batch_outputs(self, weights: Tensor, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the logits of a stack [K, d] in training, and statistics of the batch.

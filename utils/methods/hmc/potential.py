@@ -84,6 +84,7 @@ class Potential:
         self.method, self.list_settings = force, list_settings or ListSettings()
         self._passes = network.data_passes(images)
         self.flops = self._passes.flops  # of the largest product of a full pass
+        self._whole = network.whole_gradient(images, labels) if force == "dense" else None
 
     def heated(self, factor: float) -> "Potential":
         """Return the potential whose likelihood has a temperature higher by a factor."""
@@ -132,6 +133,20 @@ class Potential:
         Return the NLLs and margins of this rank's rows; None means all. Without lists no margins
         are computed.
         """
+        if self._whole:
+            nll, margins = [self._whole(weights, gradient)], [weights[:0]]
+        else:
+            nll, margins = self._pass_by_chunks(weights, gradient, rows)
+        gradient = self.ranks.sum(gradient)
+        if self.temperature != 1:
+            gradient.div_(self.temperature)
+        self.prior.add_gradient(gradient, weights)
+        return torch.cat(nll), torch.cat(margins)
+
+    def _pass_by_chunks(
+        self, weights: Tensor, gradient: Tensor, rows: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Set `gradient` to that of the NLL; return the NLLs and margins of each chunk."""
         nll, margins = [weights[:0]], [weights[:0]]
         self._passes.begin(weights, gradient)
         for chunk, labels, count in self._chunks(rows):
@@ -142,11 +157,7 @@ class Potential:
             nll.append(chunk_nll[0, :count])
             self._backward(errors[0], count)
         self._passes.finish()
-        gradient = self.ranks.sum(gradient)
-        if self.temperature != 1:
-            gradient.div_(self.temperature)
-        self.prior.add_gradient(gradient, weights)
-        return torch.cat(nll), torch.cat(margins)
+        return nll, margins
 
     def _chunks(self, rows: Tensor | None) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
         """Yield some rows at a time, their labels, and how many they are without filling."""
