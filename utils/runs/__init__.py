@@ -15,7 +15,6 @@ Modules, each importing only from those before it:
     lookup      earlier runs: finding, describing and identifying them
     wandb_run   wandb as a listener that hears what a run measures
     run         the run directory: opened, locked, resumed or refused, finished
-    together    several processes, on any machines, that make parts of one run
     sweeps      the points of a grid or random search
     jobs        several scripts at a time
 """
