@@ -14,8 +14,8 @@ from utils.methods.hmc import anchored
 from utils.methods.hmc import record as record_module
 from utils.methods.hmc.record import ChainRecord
 from utils.runs import progress
-from utils.runs.recorder import NoWandb
 from utils.runs.run import Run
+from utils.runs.wandb_run import NoWandb
 
 import numpy as np
 import pytest

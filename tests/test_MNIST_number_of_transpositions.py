@@ -10,9 +10,9 @@ from tests.networks.toy_networks import WrongTable
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.runs.errors import UserError
-from utils.runs.recorder import NoWandb
 from utils.runs.run import Run
 from utils.runs.script import Stopped
+from utils.runs.wandb_run import NoWandb
 from utils.symmetry.matching import make_matcher
 
 import numpy as np

@@ -17,6 +17,6 @@ laplace          the Laplace approximation
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
 processes        groups of modes in processes of one thread
-reopening        a run that goes on with more modes
+reopening        runs that go on with more modes, or that several processes make
 driver           open, resume, step, log, checkpoint, score, finish
 """

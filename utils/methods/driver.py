@@ -2,39 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from random import SystemRandom
-from typing import TextIO
 
-from utils.methods.method import (
-    Method,
-    Problem,
-    Scores,
-    images_used,
-    selection_scores,
-    tensors_of,
-)
-from utils.methods.processes import (
-    RECORD,
-    ModeGroup,
-    mode_groups,
-    process_pool,
-    set_up,
-    train_in,
-)
-from utils.methods.reopening import reopen, reopens
+from utils.methods.method import Method, Problem, Scores, images_used, selection_scores, tensors_of
+from utils.methods.processes import RECORD, ModeGroup, mode_groups, process_pool, set_up, train_in
+from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
 from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.posterior import Posterior
 from utils.report.tables import print_table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records
-from utils.runs.locks import lock_directory, lock_when_free
+from utils.runs.locks import lock_when_free
 from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
-from utils.runs.together import joined_run, shares_its_run
 
 
 def run_method(method: Method, config) -> None:
@@ -67,16 +50,6 @@ def run_method(method: Method, config) -> None:
     scores = method.scores(problem, posterior, config, newest)
     chosen_by = selection_scores(problem, posterior, config)
     report(run, method, scores._replace(summary=scores.summary | chosen_by))
-
-
-def reopen_alone(method: Method, config) -> TextIO | None:
-    """Let a run of other settings go on with these; return its lock if it does."""
-    directory = run_directory(config, method.kind)
-    if config.overwrite or not reopens(config, directory):
-        return None
-    lock = lock_directory(directory)
-    reopen(method, config, directory)
-    return lock
 
 
 def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
@@ -212,7 +185,7 @@ def train_together(method: Method, config) -> int:
             f"or give more modes{advice}."
         )
     work = Stoppable()
-    with joined_run(config, method.kind, partial(reopen, method, config)) as directory:
+    with joined_run(method, config) as directory:
         groups = mode_groups(method, config, directory)
         if (directory / "DONE").exists():
             return 0

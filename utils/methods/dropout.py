@@ -13,10 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from utils.methods.method import Method, Problem, test_scores
-from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
+from utils.methods.method import Problem
+from utils.methods.training import RecipeConfig, TrainedMethod, TrainingState, epoch_record
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
 from utils.posteriors.dropout import (
     DropoutMasks,
     Rates,
@@ -47,7 +46,7 @@ class DropoutConfig(RecipeConfig):
     num_draws: int = option(100, "masks that the predictions average over", minimum=1)
 
 
-class Dropout(Method):
+class Dropout(TrainedMethod):
     name, kind, title = "dropout", "dropout", "MC dropout"
     look = Look(GOLD, "--", "P")
     Config = DropoutConfig
@@ -58,24 +57,16 @@ class Dropout(Method):
                 f"Dropout leaves out hidden units, and {problem.network} has none: give an mlp "
                 "--hidden_sizes."
             )
-        start = start_training(self.initial_weights(problem, config, modes), settings_of(config))
-        return start._replace(modes=torch.tensor(modes))
+        return super().init(problem, config, modes)
 
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
-        network, data = problem.network, problem.data
         (stream,) = self.streams(state)
         masks = generator(config.seed, "dropout_masks", stream, state.epoch)
-        rates = rates_of(network, config)
-        trained = Dropped(network, rates, config.masks_per_batch, masks) if rates else network
-        state, losses = train(
-            trained, state, data.train_images, data.train_labels,
-            settings_of(config, problem.prior.precision), seed=config.seed, num_epochs=1,
-            streams=[stream], batches=problem.batches,
-        )  # fmt: skip
-        probabilities = class_probabilities(network, state.weights[0], data.test_images)
-        test_accuracy, test_nll = test_scores(probabilities, data)
-        record = {"epoch": state.epoch, "train_loss": losses.mean().item()}
-        return state, [record | {"test_accuracy": test_accuracy, "test_nll": test_nll}]
+        network, rates = problem.network, rates_of(problem.network, config)
+        if rates:
+            network = Dropped(network, rates, config.masks_per_batch, masks)
+        state, losses = self.train_epoch(problem, state, config, network)
+        return state, [epoch_record(problem, state.epoch, losses, state.weights[0])]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> DropoutMasks:
         network = problem.network

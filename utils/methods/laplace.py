@@ -36,8 +36,8 @@ from utils.methods.curvature import (
     last_layer_ggn,
     trained_places,
 )
-from utils.methods.method import Method, Problem, Scores, test_scores
-from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
+from utils.methods.method import Problem, Scores, test_scores
+from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
@@ -106,33 +106,22 @@ class LaplaceState(NamedTuple):
     fitted: Posterior | None = None
 
 
-class Laplace(Method):
+class Laplace(TrainedMethod):
     name, kind, title = "laplace", "Laplace", "Laplace"
     look = Look(ORANGE, ":", "v")
     Config = LaplaceConfig
 
     def init(self, problem: Problem, config, modes: Sequence[int]) -> LaplaceState:
         check_dense_size(problem.network, config.structure)
-        weights = self.initial_weights(problem, config, modes)
+        start = super().init(problem, config, modes)
         if config.structure == "kron":  # networks without the factors are refused before training
-            kronecker_ggn(problem.network, weights[0], problem.train_inputs[:1])
-        start = start_training(weights, settings_of(config))
-        return LaplaceState(torch.tensor(modes), *start[:3])
+            kronecker_ggn(problem.network, start.weights[0], problem.train_inputs[:1])
+        return LaplaceState(start.modes, *start[:3])
 
     def step(self, problem: Problem, state: LaplaceState, config) -> tuple:
         """Train for an epoch; after the last one, fit the Gaussian."""
-        network, data = problem.network, problem.data
-        before = TrainingState(state.weights, state.momentum, state.second_moment, state.epoch)
-        after, losses = train(
-            network, before, data.train_images, data.train_labels,
-            settings_of(config, problem.prior.precision), seed=config.seed, num_epochs=1,
-            streams=self.streams(state), batches=problem.batches,
-        )  # fmt: skip
-        state = LaplaceState(state.modes, *after[:4])
-        probabilities = class_probabilities(network, state.weights[0], data.test_images)
-        test_accuracy, test_nll = test_scores(probabilities, data)
-        record = {"epoch": state.epoch, "train_loss": losses.mean().item()}
-        record |= {"test_accuracy": test_accuracy, "test_nll": test_nll}
+        state, losses = self.train_epoch(problem, state, config)
+        record = epoch_record(problem, state.epoch, losses, state.weights[0])
         if state.epoch == config.num_epochs:
             fitted, facts = fit(problem, state.weights[0], config)
             state = state._replace(fitted=fitted)

@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.evaluation.metrics import accuracy
-from utils.methods.method import Method, Problem, Scores
-from utils.methods.training import (
-    RecipeConfig,
-    TrainingState,
-    check_losses,
-    settings_of,
-    start_training,
-    train,
-)
+from utils.methods.method import Problem, Scores
+from utils.methods.training import RecipeConfig, TrainedMethod, TrainingState, check_losses
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import KEPT, Points, mark_members
 from utils.report.figures import GREY, Look
@@ -45,7 +38,7 @@ class SGDConfig(RecipeConfig):
     num_draws: int = option(100, "networks that the scores average over, at most", minimum=1)
 
 
-class SGD(Method):
+class SGD(TrainedMethod):
     name, kind, title = "sgd", "sgd", "networks"
     look = Look(GREY, "-", "o")
     Config = SGDConfig
@@ -54,18 +47,9 @@ class SGD(Method):
         starts = range(0, config.num_modes, config.stack_size)
         return [range(first, min(first + config.stack_size, config.num_modes)) for first in starts]
 
-    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
-        weights = self.initial_weights(problem, config, modes)
-        start = start_training(weights, settings_of(config))
-        return start._replace(modes=torch.tensor(modes))
-
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
         """Train all networks for an epoch; a run goes on while one of them has not diverged."""
-        state, losses = train(
-            problem.network, state, problem.data.train_images, problem.data.train_labels,
-            settings_of(config, problem.prior.precision), seed=config.seed, num_epochs=1,
-            streams=self.streams(state), batches=problem.batches, may_diverge=True,
-        )  # fmt: skip
+        state, losses = self.train_epoch(problem, state, config, may_diverge=True)
         loss = losses[losses.isfinite()].mean()
         check_losses(loss, f"epoch {state.epoch}")
         return state, [{"epoch": state.epoch, "train_loss": loss.item()}]

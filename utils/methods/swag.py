@@ -16,12 +16,11 @@ set of `num_draws` draws whose statistics are computed anew.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.methods.method import Method, Problem, test_scores
-from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
-from utils.networks.predictions import class_probabilities
+from utils.methods.method import Problem
+from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
 from utils.networks.statistics import recompute_statistics
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.mixture import Mixture
@@ -67,45 +66,31 @@ class SWAGState(NamedTuple):
     second_moment: Tensor | None = None  # [K, d], of Adam
     epoch: int = 0
 
-    def trained(self, after: TrainingState) -> "SWAGState":
-        names = ("weights", "momentum", "second_moment", "epoch")
-        return self._replace(**{name: getattr(after, name) for name in names})
 
-
-class SWAG(Method):
+class SWAG(TrainedMethod):
     name, kind, title = "swag", "SWAG", "SWAG"
     look = Look(PURPLE, "-.", "D")
     Config = SWAGConfig
 
     def init(self, problem: Problem, config, modes: Sequence[int]) -> SWAGState:
-        weights = self.initial_weights(problem, config, modes)
-        start, zeros = start_training(weights, settings_of(config)), torch.zeros_like(weights)
-        deviations = weights.new_zeros(len(modes), config.rank, weights.shape[1])
+        start = super().init(problem, config, modes)
+        mean, square = torch.zeros_like(start.weights), torch.zeros_like(start.weights)
+        deviations = mean.new_zeros(len(modes), config.rank, mean.shape[1])
         return SWAGState(
-            torch.tensor(modes), start.weights, start.momentum, zeros, zeros.clone(), deviations,
+            start.modes, start.weights, start.momentum, mean, square, deviations,
             start.second_moment,
         )  # fmt: skip
 
     def step(self, problem: Problem, state: SWAGState, config) -> tuple:
-        network, data = problem.network, problem.data
-        settings = settings_of(config, problem.prior.precision)
-        collecting = state.epoch >= config.num_pretrain_epochs
-        if collecting:
-            rate = config.collect_learning_rate
-            settings = replace(settings, learning_rate=rate, schedule="constant")
-        before = TrainingState(state.weights, state.momentum, state.second_moment, state.epoch)
-        after, losses = train(
-            network, before, data.train_images, data.train_labels, settings, seed=config.seed,
-            num_epochs=1, streams=self.streams(state), batches=problem.batches,
-        )  # fmt: skip
-        state = state.trained(after)
-        if collecting:
-            state = collect(state, state.epoch - config.num_pretrain_epochs)
-        scored = state.mean[0] if collecting else state.weights[0]
-        probabilities = class_probabilities(network, scored, data.test_images)
-        test_accuracy, test_nll = test_scores(probabilities, data)
-        record = {"epoch": state.epoch, "train_loss": losses.mean().item()}
-        return state, [record | {"test_accuracy": test_accuracy, "test_nll": test_nll}]
+        if state.epoch < config.num_pretrain_epochs:
+            state, losses = self.train_epoch(problem, state, config)
+            return state, [epoch_record(problem, state.epoch, losses, state.weights[0])]
+        rate = config.collect_learning_rate
+        state, losses = self.train_epoch(
+            problem, state, config, learning_rate=rate, schedule="constant"
+        )
+        state = collect(state, state.epoch - config.num_pretrain_epochs)
+        return state, [epoch_record(problem, state.epoch, losses, state.mean[0])]
 
     def posterior(self, problem: Problem, state: SWAGState, config) -> Posterior:
         count = min(config.num_epochs - config.num_pretrain_epochs, config.rank)

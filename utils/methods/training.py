@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
-from utils.methods.method import tensors_of
+from utils.methods.method import Method, Problem, test_scores
 from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.networks.network import Network
+from utils.networks.predictions import class_probabilities
 from utils.runs.config import TrainingConfig, option
 from utils.runs.errors import UserError
 
@@ -94,10 +95,6 @@ class TrainingState(NamedTuple):
     anchors: Tensor | None = None  # [K, d]: means of the members' priors, if not 0
     modes: Tensor | None = None  # [K]: the members' numbers, where a method needs them
 
-    def clone(self, epoch: int) -> "TrainingState":
-        copies = {name: each.clone() for name, each in tensors_of(self).items()}
-        return TrainingState(**copies, epoch=epoch)
-
 
 def start_training(weights: Tensor, settings: TrainingSettings) -> TrainingState:
     """The state before the first step, from initial weights [K, d]."""
@@ -108,7 +105,7 @@ def start_training(weights: Tensor, settings: TrainingSettings) -> TrainingState
 
 def train(
     network: Network,
-    state: TrainingState,
+    state,
     images: Tensor,
     labels: Tensor,
     settings: TrainingSettings,
@@ -119,9 +116,10 @@ def train(
     batches: Batches | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
     may_diverge: bool = False,
-) -> tuple[TrainingState, Tensor]:
+) -> tuple:
     """Return the state `num_epochs` later, and the training loss [num_epochs, K] along the way.
 
+    The state is a `TrainingState`, or a method's own that has the first four of its fields.
     Member k's data order in each epoch is drawn from the stream (seed, streams[k], epoch), by
     default streams[k] = k. With `batches`, these are trained on instead of the images as they are.
     `on_epoch(member, epoch, loss)` is called after each epoch. A loss that is no number ends the
@@ -130,7 +128,9 @@ def train(
     num_members = len(state.weights)
     streams = range(num_members) if streams is None else streams
     first, last = state.epoch, state.epoch + num_epochs
-    state = state.clone(epoch=last)
+    changed = {name: getattr(state, name) for name in ("weights", "momentum", "second_moment")}
+    copies = {name: each.clone() for name, each in changed.items() if each is not None}
+    state = state._replace(epoch=last, **copies)
     losses = torch.empty(num_epochs, num_members, dtype=torch.float64)
 
     def train_group(members: slice, epoch: int) -> None:
@@ -155,6 +155,37 @@ def train(
                 if epoch + 1 < last:
                     running[pool.submit(train_group, group, epoch + 1)] = (group, epoch + 1)
     return state, losses
+
+
+class TrainedMethod(Method):
+    """A method that trains networks as a `RecipeConfig` says, an epoch in each step."""
+
+    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
+        start = start_training(self.initial_weights(problem, config, modes), settings_of(config))
+        return start._replace(modes=torch.tensor(modes))
+
+    def train_epoch(
+        self, problem: Problem, state, config, network: Network | None = None,
+        may_diverge: bool = False, **changes,
+    ) -> tuple:  # fmt: skip
+        """Return the state an epoch later, and the training loss [1, K] along the way.
+
+        `network` stands in for the problem's own, and `changes` for settings of the config.
+        """
+        data, settings = problem.data, settings_of(config, problem.prior.precision)
+        return train(
+            network or problem.network, state, data.train_images, data.train_labels,
+            replace(settings, **changes), seed=config.seed, num_epochs=1,
+            streams=self.streams(state), batches=problem.batches, may_diverge=may_diverge,
+        )  # fmt: skip
+
+
+def epoch_record(problem: Problem, epoch: int, losses: Tensor, weights: Tensor) -> dict:
+    """Return the training loss of an epoch, and the test scores of a network [d]."""
+    probabilities = class_probabilities(problem.network, weights, problem.data.test_images)
+    test_accuracy, test_nll = test_scores(probabilities, problem.data)
+    record = {"epoch": epoch, "train_loss": losses.mean().item()}
+    return record | {"test_accuracy": test_accuracy, "test_nll": test_nll}
 
 
 class Diverged(UserError):
@@ -213,17 +244,13 @@ StepFunction = Callable[[Tensor, Tensor], Tensor]  # (inputs, labels) -> summed 
 
 
 def _optimizer_step(
-    network: Network,
-    state: TrainingState,
-    members: slice,
-    settings: TrainingSettings,
-    num_points: int,
-    epoch: int,
+    network: Network, state, members: slice, settings: TrainingSettings, num_points: int, epoch: int
 ) -> StepFunction:
     """Return the function that makes one step of these members in an epoch."""
+    anchors = getattr(state, "anchors", None)
     group = _Members(
         network, state.weights[members], state.momentum[members],
-        None if state.anchors is None else state.anchors[members],
+        None if anchors is None else anchors[members],
         min(settings.batch_size, num_points), settings.prior_precision / num_points,
         settings.learning_rate_at(epoch),
     )  # fmt: skip

@@ -13,9 +13,8 @@ Modules, each importing only from those before it:
     script      how a script begins and how it ends
     locks       directories held by one process, or by several together
     lookup      earlier runs: finding, describing and identifying them
-    recorder    metrics.jsonl, and wandb as a listener that hears the same
+    wandb_run   wandb as a listener that hears what a run measures
     run         the run directory: opened, locked, resumed or refused, finished
-    together    several processes, on any machines, that make parts of one run
     sweeps      the points of a grid or random search
     jobs        several scripts at a time
 """

@@ -27,19 +27,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
-from utils.runs import compute, recorder
+from utils.runs import compute, files, wandb_run
 from utils.runs.config import changes, reopening_fields
 from utils.runs.errors import UserError
-from utils.runs.files import (
-    as_numpy,
-    load_checkpoint,
-    read_mapping,
-    save_arrays,
-    save_checkpoint,
-    save_json,
-    save_yaml,
-    write_atomically,
-)
+from utils.runs.files import read_mapping, save_yaml, write_atomically
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import check_inputs, run_directory
 from utils.runs.progress import peak_memory
@@ -52,17 +43,15 @@ import yaml
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 # Counters that say how far a run has come.
 PROGRESS = ("run", "groups", "epoch", "iteration", "rebased")
+# Files of weights that --wandb_samples uploads, where a run leaves them.
+WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions", "compiler")
 
 
 def open_run(
-    config,
-    kind: str,
-    device: torch.device,
-    inputs: dict[str, dict] | None = None,
-    lock: TextIO | None = None,
-    **data,
-) -> "Run":
+    config, kind: str, device: torch.device, inputs: dict[str, dict] | None = None,
+    lock: TextIO | None = None, **data,
+) -> "Run":  # fmt: skip
     """Begin the run, or continue it with `config.resume`; otherwise refuse an existing one.
 
     `lock` is the directory's, if this process holds it already.
@@ -70,7 +59,7 @@ def open_run(
     about its data: num_train.
     """
     inputs = inputs or {}
-    wandb_mode = recorder.choose_mode(config)
+    wandb_mode = wandb_run.choose_mode(config)
     directory = run_directory(config, kind)
     directory.mkdir(parents=True, exist_ok=True)
     check_is_a_run(directory)
@@ -165,11 +154,12 @@ class Run(Stoppable):
         self._started, self._seconds_before = time.monotonic(), self.meta.get("seconds", 0)
         self._core_started = time.process_time()
         self._core_seconds_before = self.meta.get("core_seconds", 0)
+        chosen = {"num_train": self.config.num_train} if hasattr(self.config, "num_train") else {}
         self.meta = {
             "kind": self.kind,
             "network": {},
-            "data": {"name": self.config.dataset, **self._num_train(), **data},
-            "wandb_id": recorder.new_id(),
+            "data": {"name": self.config.dataset, **chosen, **data},
+            "wandb_id": wandb_run.new_id(),
             "matmul": self.config.matmul,
             **self.meta,
             "inputs": inputs,
@@ -177,14 +167,10 @@ class Run(Stoppable):
         }
         self._warn_of_other_bits()
         self._write_meta()
-        listener = recorder.start(
+        self._wandb = wandb_run.start(
             self.config, self.kind, self.directory, self.meta["wandb_id"], wandb_mode, begun
         )
-        self._recorder = recorder.Recorder(self.directory, listener)
-
-    def _num_train(self) -> dict:
-        settings = dataclasses.asdict(self.config)
-        return {"num_train": settings["num_train"]} if "num_train" in settings else {}
+        self._metrics = files.RecordFile(self.path("metrics.jsonl"))
 
     def select_matmul(self) -> None:
         """Multiply with the kernel that the run was begun with, and record which that is."""
@@ -204,25 +190,27 @@ class Run(Stoppable):
 
     def log(self, **record) -> None:
         """Append a record; its first entry (epoch, iteration, …) is the axis it is drawn over."""
-        self._recorder.log(record)
+        self._metrics.append(record)
+        self._wandb.log(record)
 
     def path(self, name: str) -> Path:
         return self.directory / name
 
     def save_json(self, name: str, content) -> None:
-        save_json(self.path(name), content)
+        files.save_json(self.path(name), content)
 
     def save_array(self, name: str, array) -> None:
-        write_atomically(self.path(name), lambda f: np.save(f, as_numpy(array)))
+        write_atomically(self.path(name), lambda f: np.save(f, files.as_numpy(array)))
 
     def save_arrays(self, name: str, /, **arrays) -> None:
-        save_arrays(self.path(name), **arrays)
+        files.save_arrays(self.path(name), **arrays)
 
     def save_figure(self, name: str, figure) -> None:
-        self._recorder.save_figure(name, figure)
+        files.save_figure(self.path(name), figure)
+        self._wandb.log_image(name, self.path(f"{name}.png"))
 
     def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
-        self._recorder.log_table(name, columns, rows)
+        self._wandb.log_table(name, columns, rows)
 
     # -- checkpoints
 
@@ -231,8 +219,8 @@ class Run(Stoppable):
 
         A run that was asked to stop ends here.
         """
-        progress = {"counters": counters, "metrics_bytes": self._recorder.sync()}
-        save_checkpoint(self.path("checkpoint.npz"), progress, arrays)
+        progress = {"counters": counters, "metrics_bytes": self._metrics.sync()}
+        files.save_checkpoint(self.path("checkpoint.npz"), progress, arrays)
         if self._extended:  # a finished run becomes a begun one
             self.path("DONE").unlink(missing_ok=True)
             save_yaml(self.path("config.yaml"), dataclasses.asdict(self.config))
@@ -243,7 +231,7 @@ class Run(Stoppable):
     def stop_if_asked(self) -> None:
         """End the run here if it was asked to; what is not saved is repeated on resume."""
         if self.stop_requested:
-            self._recorder.stop()
+            self._wandb.close()
             raise Stopped
 
     def load_checkpoint(self, **shapes: tuple) -> tuple[dict, dict] | None:
@@ -252,16 +240,22 @@ class Run(Stoppable):
         Records written after the checkpoint are dropped, since they will be written again; those
         of a finished run are kept.
         """
-        loaded = load_checkpoint(self.path("checkpoint.npz"), shapes, self.device)
+        loaded = files.load_checkpoint(self.path("checkpoint.npz"), shapes, self.device)
         if loaded is None:
-            self._recorder.go_on(None if self.finished_config else 0)
+            self._go_on(None if self.finished_config else 0)
             return None
         progress, arrays = loaded
         counters = progress["counters"]
-        self._recorder.go_on(progress["metrics_bytes"])
+        self._go_on(progress["metrics_bytes"])
         done = ", ".join(f"{name} {counters[name]}" for name in PROGRESS if name in counters)
         print(f"Resuming {self.directory} after {done}")
         return counters, arrays
+
+    def _go_on(self, length: int | None) -> None:
+        """Keep the first `length` bytes of earlier records (None: all) and send them to wandb."""
+        if length is not None:
+            self._metrics.truncate(length)
+        self._wandb.catch_up(self._metrics.records())
 
     def record_parts(self, core_seconds: float) -> None:
         """Record what processes have spent that made parts of the run, in all sessions."""
@@ -274,13 +268,21 @@ class Run(Stoppable):
         self.save_json("summary.json", summary)
         self._write_meta()
         if self.config.wandb_samples:
-            self._recorder.upload_weights()
-        self._recorder.finish(summary)
+            self._upload_weights()
+        self._wandb.finish(summary)
+        self._metrics.close()
         write_atomically(self.path("DONE"), lambda f: None)
         if not keep_checkpoint:
             self.path("checkpoint.npz").unlink(missing_ok=True)
         self._lock.close()
         self.finished = True
+
+    def _upload_weights(self) -> None:
+        paths = [path for name in WEIGHTS if (path := self.path(name)).exists()]
+        if paths:
+            self._wandb.log_weights(paths)
+        else:
+            print("--wandb_samples: this run leaves no weights that could go to wandb.")
 
     def _write_meta(self) -> None:
         elapsed = self._seconds_before + time.monotonic() - self._started

@@ -1,4 +1,4 @@
-"""The measurements of a run: metrics.jsonl, and wandb as a listener that hears the same.
+"""wandb as a listener that hears what a run measures.
 
 wandb's runs are grouped by batch. `auto` logs online if the user is logged in, and nowhere
 otherwise. `offline` logs into the run's directory; the printed `wandb sync` command sends these
@@ -17,61 +17,11 @@ from urllib.parse import urlsplit
 
 from utils.runs.config import wandb_agent_run
 from utils.runs.errors import UserError
-from utils.runs.files import RecordFile, save_figure
 
-# Files of weights that --wandb_samples uploads, where a run leaves them.
-WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
 PROJECT = "bnn-compact-representation"
 MODES = ("online", "offline", "disabled")
 STOPPED = 130  # exit code of a script that the user has stopped
 ANSWER_TIMEOUT = 30  # seconds to wait for wandb's server
-
-
-class Recorder:
-    """Writes records to metrics.jsonl, and passes records, figures and tables on to wandb."""
-
-    def __init__(self, directory: Path, wandb: "WandbRun | NoWandb"):
-        self._directory, self._wandb = directory, wandb
-        self._metrics = RecordFile(directory / "metrics.jsonl")
-
-    def log(self, record: dict) -> None:
-        self._metrics.append(record)
-        self._wandb.log(record)
-
-    def sync(self) -> int:
-        """Put the records on disk and return the length of their file."""
-        return self._metrics.sync()
-
-    def go_on(self, length: int | None) -> None:
-        """Keep the first `length` bytes of earlier records (None: all) and send them to wandb."""
-        if length is not None:
-            self._metrics.truncate(length)
-        self._wandb.catch_up(self._metrics.records())
-
-    def save_figure(self, name: str, figure) -> None:
-        save_figure(self._directory / name, figure)
-        self._wandb.log_image(name, self._directory / f"{name}.png")
-
-    def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
-        self._wandb.log_table(name, columns, rows)
-
-    def upload_weights(self) -> None:
-        files = [path for name in WEIGHTS if (path := self._directory / name).exists()]
-        if files:
-            self._wandb.log_weights(files)
-        else:
-            print("--wandb_samples: this run leaves no weights that could go to wandb.")
-
-    def finish(self, summary: dict) -> None:
-        self._wandb.finish(summary)
-        self._metrics.close()
-
-    def stop(self) -> None:
-        """End this session of an unfinished run."""
-        self._wandb.close()
-
-
-# ---- wandb
 
 
 def new_id() -> str:

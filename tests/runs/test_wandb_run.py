@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tests.offline_runs import read_offline_run
 from utils.networks.mlp import MLP
-from utils.runs import recorder
+from utils.runs import wandb_run
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.run import open_run
@@ -77,7 +77,7 @@ def test_the_last_session_of_a_resumed_offline_run_holds_the_whole_run(config):
     run.log(epoch=1, loss=2.5)
     run.save_checkpoint({"epoch": 1})
     run.log(epoch=2, loss=9.0)  # after the checkpoint: is logged again
-    run._recorder.stop()
+    run._wandb.close()
     run._lock.close()
     resumed = open_run(replace(config, resume=True), "toy", torch.device("cpu"))
     resumed.load_checkpoint()
@@ -103,13 +103,13 @@ def test_metrics_are_complete_without_wandb(tmp_path):
 
 def test_logged_in_is_known_from_environment_or_netrc(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert not recorder.logged_in()
+    assert not wandb_run.logged_in()
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password 0123")
-    assert recorder.logged_in()
+    assert wandb_run.logged_in()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert not recorder.logged_in()
+    assert not wandb_run.logged_in()
     monkeypatch.setenv("WANDB_API_KEY", "0123")
-    assert recorder.logged_in()
+    assert wandb_run.logged_in()
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def _server_that_does_not_answer(monkeypatch):
     """A user who is logged in to a port on which nobody listens."""
     monkeypatch.setenv("WANDB_API_KEY", 40 * "0")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(recorder, "ANSWER_TIMEOUT", 1)
+    monkeypatch.setattr(wandb_run, "ANSWER_TIMEOUT", 1)
 
 
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, capfd):
     config = ToyConfig()
-    mode = recorder.choose_mode(config)
-    run = recorder.start(config, "toy", tmp_path, "abcdef", mode)
+    mode = wandb_run.choose_mode(config)
+    run = wandb_run.start(config, "toy", tmp_path, "abcdef", mode)
     run.log({"epoch": 1, "loss": 2.5})
     run.close()
     assert "logging offline instead" in capfd.readouterr().err
@@ -134,19 +134,19 @@ def test_auto_says_that_it_goes_offline_where_wandb_does_not_answer(tmp_path, ca
 @pytest.mark.usefixtures("_server_that_does_not_answer")
 def test_online_where_wandb_does_not_answer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--wandb offline"):
-        recorder.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef", "online")
+        wandb_run.start(ToyConfig(wandb="online"), "toy", tmp_path, "abcdef", "online")
 
 
 def test_nothing_is_logged_to_wandb_without_being_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert recorder.choose_mode(ToyConfig()) == "disabled"
-    assert recorder.choose_mode(ToyConfig(wandb="offline")) == "offline"
+    assert wandb_run.choose_mode(ToyConfig()) == "disabled"
+    assert wandb_run.choose_mode(ToyConfig(wandb="offline")) == "offline"
     with pytest.raises(UserError, match="--wandb_samples needs wandb"):
-        recorder.choose_mode(ToyConfig(wandb_samples=True))
+        wandb_run.choose_mode(ToyConfig(wandb_samples=True))
     monkeypatch.setenv("WANDB_API_KEY", "0123")
-    assert recorder.choose_mode(ToyConfig()) == "online"
+    assert wandb_run.choose_mode(ToyConfig()) == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert recorder.choose_mode(ToyConfig()) == "offline"
+    assert wandb_run.choose_mode(ToyConfig()) == "offline"
     monkeypatch.setenv("WANDB_MODE", "sometimes")
     with pytest.raises(UserError, match="WANDB_MODE is 'sometimes'; it must be one of online"):
-        recorder.choose_mode(ToyConfig())
+        wandb_run.choose_mode(ToyConfig())
