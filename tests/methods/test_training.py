@@ -1,10 +1,13 @@
 """Training in stacks, beside torch.optim with autograd, one network at a time."""
 
+from types import SimpleNamespace
+
 from tests.networks.test_mlp import torch_network
 from utils.data.batches import data_order
-from utils.methods.method import tensors_of
+from utils.methods.method import Problem, scores_along, tensors_of
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
+from utils.posteriors.prior import Prior
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 
@@ -179,3 +182,15 @@ def test_a_batch_larger_than_the_data_is_all_of_it():
         state, _ = train(NETWORK, state, images, labels, settings, seed=7, num_epochs=2)
         weights.append(state.weights)
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize(("num_epochs", "scored"), [(3, [1, 2, 3]), (250, [*range(2, 251, 2)])])
+def test_long_trainings_are_not_scored_after_every_epoch(num_epochs, scored):
+    """And always after the last one."""
+    images, labels = points(5)
+    data = SimpleNamespace(test_images=images, test_labels=labels)
+    problem = Problem(NETWORK, data, Prior(), torch.device("cpu"))
+    weights, config = torch.zeros(NETWORK.num_weights), SimpleNamespace(num_epochs=num_epochs)
+    epochs = range(1, num_epochs + 1)
+    found = [epoch for epoch in epochs if scores_along(problem, weights, epoch, config)]
+    assert found == scored

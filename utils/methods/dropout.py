@@ -66,7 +66,7 @@ class Dropout(TrainedMethod):
         if rates:
             network = Dropped(network, rates, config.masks_per_batch, masks)
         state, losses = self.train_epoch(problem, state, config, network)
-        return state, [epoch_record(problem, state.epoch, losses, state.weights[0])]
+        return state, [epoch_record(problem, state, losses, state.weights[0], config)]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> DropoutMasks:
         network = problem.network

@@ -30,10 +30,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.data.batches import PlainBatches
-from utils.methods.method import Method, Problem, Scores, test_scores
+from utils.methods.method import Method, Problem, Scores, scores_along
 from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.methods.training import check_losses
-from utils.networks.predictions import class_probabilities
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import Points
 from utils.runs.config import option
@@ -150,13 +149,9 @@ class Langevin(Method):
         check_losses(loss, f"epoch {state.epoch}")
         if config.collects(state.epoch):
             state = state._replace(samples=torch.cat([state.samples, state.weights]))
-        probabilities = class_probabilities(
-            problem.network, state.weights[0], problem.data.test_images
-        )
-        test_accuracy, test_nll = test_scores(probabilities, problem.data)
         record = {"epoch": state.epoch, "train_loss": loss.item()}
         record |= {} if heat is None else {"temperature": heat}
-        return state, [record | {"test_accuracy": test_accuracy, "test_nll": test_nll}]
+        return state, [record | scores_along(problem, state.weights[0], state.epoch, config)]
 
     def posterior(self, problem: Problem, state: ChainState, config) -> Points:
         return Points(state.samples, problem.network, is_chain=True)

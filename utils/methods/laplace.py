@@ -121,7 +121,7 @@ class Laplace(TrainedMethod):
     def step(self, problem: Problem, state: LaplaceState, config) -> tuple:
         """Train for an epoch; after the last one, fit the Gaussian."""
         state, losses = self.train_epoch(problem, state, config)
-        record = epoch_record(problem, state.epoch, losses, state.weights[0])
+        record = epoch_record(problem, state, losses, state.weights[0], config)
         if state.epoch == config.num_epochs:
             fitted, facts = fit(problem, state.weights[0], config)
             state = state._replace(fitted=fitted)

@@ -28,6 +28,7 @@ from utils.runs.seeding import generator
 import torch
 from torch import Tensor
 
+MOST_SCORED = 100  # epochs of a training, about
 ELBO_DRAWS = 20  # passes over the training images
 MOST_DRAWS = 1000  # of sets whose settings do not say
 
@@ -152,6 +153,19 @@ def refuse_batch_norm(method: Method, network: Network) -> None:
 def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:
     """Return accuracy and NLL on the test images."""
     return accuracy(probabilities, data.test_labels), mean_nll(probabilities, data.test_labels)
+
+
+def scores_along(problem: Problem, weights: Tensor, epoch: int, config) -> dict[str, float]:
+    """Return the test scores of a network [d] after an epoch of training; often nothing.
+
+    Scores take longer than an epoch of few images, so trainings of many epochs are not scored after
+    each of them.
+    """
+    if epoch % max(config.num_epochs // MOST_SCORED, 1) and epoch < config.num_epochs:
+        return {}
+    probabilities = class_probabilities(problem.network, weights, problem.data.test_images)
+    test_accuracy, test_nll = test_scores(probabilities, problem.data)
+    return {"test_accuracy": test_accuracy, "test_nll": test_nll}
 
 
 def num_draws(posterior: Posterior, config) -> int:

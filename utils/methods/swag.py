@@ -84,13 +84,13 @@ class SWAG(TrainedMethod):
     def step(self, problem: Problem, state: SWAGState, config) -> tuple:
         if state.epoch < config.num_pretrain_epochs:
             state, losses = self.train_epoch(problem, state, config)
-            return state, [epoch_record(problem, state.epoch, losses, state.weights[0])]
+            return state, [epoch_record(problem, state, losses, state.weights[0], config)]
         rate = config.collect_learning_rate
         state, losses = self.train_epoch(
             problem, state, config, learning_rate=rate, schedule="constant"
         )
         state = collect(state, state.epoch - config.num_pretrain_epochs)
-        return state, [epoch_record(problem, state.epoch, losses, state.mean[0])]
+        return state, [epoch_record(problem, state, losses, state.mean[0], config)]
 
     def posterior(self, problem: Problem, state: SWAGState, config) -> Posterior:
         count = min(config.num_epochs - config.num_pretrain_epochs, config.rank)

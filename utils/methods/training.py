@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
-from utils.methods.method import Method, Problem, test_scores
+from utils.methods.method import Method, Problem, scores_along
 from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
 from utils.runs.config import TrainingConfig, option
 from utils.runs.errors import UserError
 
@@ -180,12 +179,10 @@ class TrainedMethod(Method):
         )  # fmt: skip
 
 
-def epoch_record(problem: Problem, epoch: int, losses: Tensor, weights: Tensor) -> dict:
-    """Return the training loss of an epoch, and the test scores of a network [d]."""
-    probabilities = class_probabilities(problem.network, weights, problem.data.test_images)
-    test_accuracy, test_nll = test_scores(probabilities, problem.data)
-    record = {"epoch": epoch, "train_loss": losses.mean().item()}
-    return record | {"test_accuracy": test_accuracy, "test_nll": test_nll}
+def epoch_record(problem: Problem, state, losses: Tensor, weights: Tensor, config) -> dict:
+    """Return the training loss of an epoch, and the test scores of a network [d] if it is time."""
+    record = {"epoch": state.epoch, "train_loss": losses.mean().item()}
+    return record | scores_along(problem, weights, state.epoch, config)
 
 
 class Diverged(UserError):

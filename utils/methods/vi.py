@@ -14,12 +14,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from utils.data.batches import data_order
-from utils.evaluation.metrics import accuracy
-from utils.methods.method import Method, Problem, Scores
+from utils.methods.method import Method, Problem, Scores, scores_along
 from utils.methods.settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.mixture import Mixture
 from utils.posteriors.posterior import Posterior
@@ -152,15 +150,13 @@ class VI(Method):
         )  # fmt: skip
         nll = train_nll * len(data.train_images)
         kl = problem.tempered_prior.kl(*state.parameters)
-        probabilities = class_probabilities(network, state.parameters[0], data.test_images)
-        test_accuracy = accuracy(probabilities, data.test_labels)
         elbo = -nll / problem.temperature - kl
         record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": elbo}
         state = state._replace(elbos=torch.cat([state.elbos, state.elbos.new_tensor([elbo])]))
         if FEWEST_ELBOS <= state.epoch == config.num_epochs:
             slope, error = recent_slope(state.elbos)
             record |= {"elbo_slope": slope, "elbo_slope_error": error}
-        return state, [record | {"test_accuracy": test_accuracy}]
+        return state, [record | scores_along(problem, state.parameters[0], state.epoch, config)]
 
     def posterior(self, problem: Problem, state: VIState, config) -> Gaussian:
         mean, log_std = state.parameters
