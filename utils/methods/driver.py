@@ -1,5 +1,6 @@
 """Run any method from its settings to a finished run directory."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import SystemRandom
@@ -18,6 +19,8 @@ from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
+
+CHECKPOINT_SECONDS = 1.0  # from one to the next, at least: a small network's epoch is shorter
 
 
 def run_method(method: Method, config) -> None:
@@ -90,11 +93,11 @@ def train_alone(
 def train_group(
     method: Method, problem: Problem, run: Run, modes: Sequence[int], saved: tuple | None
 ) -> Posterior:
-    """Train a group of modes, with a checkpoint after every step.
+    """Train a group of modes, with checkpoints between steps.
 
     `saved` are the counters and tensors of the checkpoint that the run was begun with, if any.
     """
-    config = run.config
+    config, saved_at = run.config, time.monotonic()
     state = restored(saved, method.init(problem, config, modes), modes)
     with run.graceful_stop(), progress_bar(config.num_epochs, title(method, modes)) as bar:
         bar.update(state.epoch)
@@ -105,8 +108,11 @@ def train_group(
                 run.log(**record)
             bar.set_postfix(shown(records), refresh=False)
             bar.update(state.epoch - before)
-            counters = {"epoch": state.epoch, "first_mode": modes[0]}
-            run.save_checkpoint(counters, **tensors_of(state))
+            due = time.monotonic() - saved_at >= CHECKPOINT_SECONDS
+            if due or run.stop_requested or state.epoch == config.num_epochs:
+                counters = {"epoch": state.epoch, "first_mode": modes[0]}
+                run.save_checkpoint(counters, **tensors_of(state))
+                saved_at = time.monotonic()
     return method.posterior(problem, state, config)
 
 
