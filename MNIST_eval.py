@@ -40,11 +40,12 @@ from papers.compact.tables import (
     ways_table,
 )
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import (
+from utils.evaluation.evaluate import (
     Candidate,
     check_candidates,
     check_data,
     check_names,
+    evaluate,
     named_paths,
     open_candidate,
     prior_in,
@@ -52,7 +53,6 @@ from utils.evaluation.candidates import (
     warn_of_other_data,
     warn_of_other_priors,
 )
-from utils.evaluation.evaluate import evaluate
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table, print_table

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from papers.compact import prior_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import Candidate, open_candidate, prior_in, temperature_of
+from utils.evaluation.evaluate import Candidate, open_candidate, prior_in, temperature_of
 from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, predict_draws
 from utils.evaluation.setting import EvaluationConfig, Setting
 from utils.evaluation.standard_errors import TableErrors
 from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device

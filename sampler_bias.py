@@ -21,15 +21,14 @@ from typing import NamedTuple
 
 from papers.compact import bias_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.bias import Bias, bias
-from utils.evaluation.candidates import (
+from utils.evaluation.diagnostics import Bias, bias, functional_names, functionals
+from utils.evaluation.evaluate import (
     Candidate,
     check_data,
     open_candidate,
     prior_in,
     temperature_of,
 )
-from utils.evaluation.functionals import functional_names, functionals
 from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
 from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
@@ -39,7 +38,7 @@ from utils.methods.method import Problem
 from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option

@@ -20,7 +20,7 @@ from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import PartPredictions, predict_draws, predict_samples
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
 from utils.quality.gold import (
     Gold,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from papers.symmetry import figures, mass_claims
-from papers.symmetry.cells import converged
+from papers.symmetry.values import converged
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.methods.training import (

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from papers.symmetry import claims, tables
 from utils.data.datasets import Dataset, load_dataset
-from utils.evaluation.candidates import named_or_newest
+from utils.evaluation.evaluate import named_or_newest
 from utils.evaluation.metrics import accuracy, agreement, total_variation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for
+from utils.posteriors.files import Members, open_members
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.members import Members, open_members
 from utils.posteriors.moments import fit_blocks
 from utils.report.paper import print_verdicts, results_of
 from utils.runs.compute import choose_device

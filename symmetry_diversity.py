@@ -25,10 +25,10 @@ from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
-from utils.posteriors.members import Members, open_members
+from utils.posteriors.files import Members, open_members
 from utils.quality.correlation import Correlation, pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
-from utils.quality.images import ImageSets, evenly_spaced, load_test_images
+from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
 from utils.quality.references import reference_paths
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry import claims, figures, tables
-from utils.evaluation.candidates import named_or_newest
-from utils.posteriors.members import Members, open_members
+from utils.evaluation.evaluate import named_or_newest
+from utils.posteriors.files import Members, open_members
 from utils.report.paper import print_verdicts, results_of
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option

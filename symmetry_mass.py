@@ -20,7 +20,7 @@ from pathlib import Path
 from papers.symmetry import figures, mass_claims
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
-from utils.posteriors.members import open_members
+from utils.posteriors.files import open_members
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option

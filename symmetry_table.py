@@ -21,11 +21,12 @@ from pathlib import Path
 
 from papers.symmetry import quality_claims, quality_figures, quality_tables
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import check_names, named_paths, open_candidate, warn_of_other_data
+from utils.evaluation.evaluate import check_names, named_paths, open_candidate, warn_of_other_data
 from utils.networks.network import Network
 from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
-from utils.quality.images import ImageSets, load_test_images
-from utils.quality.published import published_predictions
+from utils.quality.correlation import distances_and_scores, order_by_reference
+from utils.quality.forecasts import ImageSets, load_test_images
+from utils.quality.gold import published_predictions
 from utils.quality.references import (
     HMC,
     NETWORKS,
@@ -34,7 +35,6 @@ from utils.quality.references import (
     split_chains,
     split_networks,
 )
-from utils.quality.relations import distances_and_scores, order_by_reference
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import print_verdicts
 from utils.runs.compute import choose_device

@@ -11,8 +11,8 @@ from tests.conftest import TOY, TOY_EVALUATION, TOY_POSTERIORS, run_all
 from tests.posteriors.test_samples import make_samples
 from utils.data.datasets import load_pixels
 from utils.evaluation import alignment
-from utils.evaluation.candidates import Candidate
 from utils.evaluation.diagnostics import rhat
+from utils.evaluation.evaluate import Candidate
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.pruning import list_prunings
 from utils.evaluation.standard_errors import TableErrors

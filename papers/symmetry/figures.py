@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from papers.symmetry.cells import converged, pairs
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records

@@ -5,8 +5,7 @@ The criteria are ours: the paper gives no thresholds.
 
 import math
 
-from papers.symmetry.cells import converged, pairs, remark
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published, remark
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 

@@ -1,7 +1,6 @@
 """The paper's numbers next to ours, and tables of what the paper leaves open."""
 
-from papers.symmetry.cells import converged, pairs, remark
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published, remark
 from utils.report.results import Results
 from utils.report.tables import Table, number
 from utils.symmetry.unit_order import p_value

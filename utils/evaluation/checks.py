@@ -7,7 +7,14 @@ except where they are those of a posterior.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from utils.evaluation.alignment import Aligned, spaced_beside, spaced_references
+from utils.evaluation.alignment import (
+    WAYS,
+    Aligned,
+    WayAligned,
+    describe_way,
+    spaced_beside,
+    spaced_references,
+)
 from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
 from utils.evaluation.predictions import (
     DIRECT,
@@ -21,7 +28,6 @@ from utils.evaluation.predictions import (
 )
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
-from utils.evaluation.ways import WAYS, WayAligned, describe_way
 from utils.evaluation.weight_space import WeightSpace
 from utils.evaluation.weight_study import (
     averages,

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from utils.data.datasets import Dataset
-from utils.evaluation.alignment import Blocks
+from utils.evaluation.alignment import Blocks, WayLimits
 from utils.evaluation.predictions import FURTHER
-from utils.evaluation.ways import WayLimits
 from utils.evaluation.weight_study import (
     alive_weights,
     choose_watched,

@@ -24,8 +24,7 @@ from utils.methods.processes import (
 )
 from utils.methods.reopening import reopen, reopens
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import Mixture, is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.report.tables import print_table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
-from utils.quality.forecasts import Forecast, forecast, linearised_forecast, parts_of
-from utils.quality.images import ImageSets
+from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
 from utils.quality.modes import SampleSet
 from utils.quality.references import (
     Halves,

@@ -16,8 +16,7 @@ from utils.evaluation.metrics import agreement, total_variation
 from utils.evaluation.standard_errors import deviations, resample
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
-from utils.quality.forecasts import Forecast
-from utils.quality.images import ImageSets, evenly_spaced
+from utils.quality.forecasts import Forecast, ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
 from utils.runs.errors import UserError
 from utils.runs.lookup import NONE, locate

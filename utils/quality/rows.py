@@ -13,8 +13,7 @@ from typing import NamedTuple
 from utils.networks.network import Network
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.samples import Points
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC, Halves
