@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.evaluation.predictions import PartAverages, PartPredictions
+from utils.evaluation.setting import Blocks, Setting
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import Compact
+from utils.posteriors.compact import Compact, from_rows
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.assignment import Matcher, Matching
+from utils.symmetry.assignment import Matcher
 from utils.symmetry.consensus import consensus
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import Rebased, iterated_mean, move, rebase
-from utils.symmetry.transformation import Transformation, from_row
+from utils.symmetry.rebasin import iterated_mean, move, rebase
+from utils.symmetry.transformation import Transformation
 
 import numpy as np
 import torch
@@ -72,8 +73,7 @@ class Aligned:
     @property
     def transformations(self) -> list[Transformation]:
         """Transformations of the samples so far."""
-        rows = zip(self.permutation_rows, self.sign_rows, strict=True)
-        return [from_row(self.network, *pair) for pair in rows]
+        return from_rows(self.network, self.permutation_rows, self.sign_rows)
 
     def direct(self) -> Moments:
         """Return the moments of all samples as they are."""
@@ -90,17 +90,6 @@ class Aligned:
     def compact(self) -> Compact:
         posterior = self.rebased().gaussian(self.network)
         return Compact(posterior, self.transformations, self.reference)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How many contiguous blocks of samples are kept apart.
-
-    Blocks of moments take 32 bytes per weight each, in the two passes of a set.
-    """
-
-    predictions: int = 1
-    moments: int = 1
 
 
 def align(
@@ -125,13 +114,17 @@ def align(
     device = test_images.device
     for position in range(len(samples)):
         weights = samples[position].to(device)
-        transformation = known[position] if position < len(known) else None
-        moved, matching = _rebase(network, weights, matcher, transformation)
+        if position < len(known):
+            transformation = known[position]
+            moved = move(weights, transformation)
+        else:
+            moved, matching = rebase(network, weights, matcher)
+            transformation = matching.transformation
         parts.add(class_probabilities(network, weights, test_images))
         block = block_of(position, len(samples), blocks.moments)
         enter_block(aligned.direct_blocks, block, weights)
         enter_block(aligned.rebased_blocks, block, moved)
-        aligned.enter(matching.transformation, weights[watched], moved[watched])
+        aligned.enter(transformation, weights[watched], moved[watched])
         if low_rank:
             low_rank.add(moved)
         on_sample(aligned)
@@ -161,14 +154,6 @@ def align_again(
         aligned.enter(first.then(transformation), nothing, nothing)
         on_sample()
     return aligned
-
-
-def _rebase(
-    network: Network, weights: Tensor, matcher: Matcher, transformation: Transformation | None
-) -> Rebased:
-    if transformation is None:
-        return rebase(network, weights, matcher)
-    return Rebased(move(weights, transformation), Matching(transformation))
 
 
 @dataclass(frozen=True)
@@ -214,10 +199,7 @@ class RebasinRecord:
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
-            permutations = arrays["permutations"].cpu()
-            signs = arrays.get("signs", torch.ones_like(permutations)).cpu()
-            rows = zip(permutations, signs, strict=True)
-            self.known = [from_row(samples.network, *pair) for pair in rows]
+            self.known = from_rows(samples.network, arrays["permutations"], arrays.get("signs"))
 
     def keep(self, aligned: Aligned) -> None:
         """Save now and then, at the end, and before a stop. Call it after every sample."""
@@ -297,28 +279,19 @@ class WayAligned:
     at_rest: bool | None = None
 
 
-@dataclass(frozen=True)
-class WayLimits:
-    images: Tensor  # training images to match on
-    consensus_images: int  # of these, for matching without a reference
-    max_rounds: int
-    study_samples: int  # that the mean is found from
-    num_blocks: int  # of moments
-
-
 def align_in_way(
-    way: Way, rebased: RebasedSamples, reference: Tensor, limits: WayLimits,
-    on_sample: Callable[[], None] = lambda: None,
+    way: Way, rebased: RebasedSamples, reference: Tensor, setting: Setting, num_blocks: int,
+    max_rounds: int, on_sample: Callable[[], None] = lambda: None,
 ) -> WayAligned:  # fmt: skip
     """Rebase samples, which may be rebased already; transformations are of the original ones."""
-    network, rounds, at_rest = rebased.network, None, None
+    network, config, rounds, at_rest = rebased.network, setting.config, None, None
 
     def matcher_for(weights: Tensor):
-        return make_matcher(way.matching, network, weights, limits.images)
+        return make_matcher(way.matching, network, weights, setting.study_images)
 
     if way.reference == NONE:
-        images = limits.images[: limits.consensus_images]
-        common = consensus(network, rebased, images, way.matching, limits.max_rounds)
+        images = setting.study_images[: config.consensus_images]
+        common = consensus(network, rebased, images, way.matching, max_rounds)
         rounds, at_rest, moves = common.rounds, common.at_rest, iter(common.transformations)
         reference = common.transformations[0].apply(reference)  # the first sample in that order
 
@@ -326,15 +299,15 @@ def align_in_way(
             return next(moves)
     else:
         if way.reference == MEAN:
-            some = list(rebased.spaced(limits.study_samples))
-            mean = iterated_mean(network, some, matcher_for, limits.max_rounds)
+            some = list(rebased.spaced(config.study_samples))
+            mean = iterated_mean(network, some, matcher_for, max_rounds)
             reference, rounds, at_rest = mean.weights, mean.rounds, mean.at_rest
         matcher = matcher_for(reference)
 
         def find(weights: Tensor) -> Transformation:
             return matcher(weights).transformation
 
-    aligned = align_again(network, rebased, find, reference, limits.num_blocks, on_sample)
+    aligned = align_again(network, rebased, find, reference, num_blocks, on_sample)
     return WayAligned(aligned, rounds, at_rest)
 
 
@@ -359,19 +332,10 @@ def cycle_errors(
 ) -> Tensor:
     """Return for some pairs of samples the share of units that direct matching puts elsewhere."""
     positions, shares = spaced_positions(len(samples), num_pairs + 1), []
+    moves = aligned.transformations
     for first, second in itertools.pairwise(positions):
         pair = [samples[position].to(images.device) for position in (first, second)]
         direct = make_matcher(matching, aligned.network, pair[0], images)(pair[1]).transformation
-        shares.append(share_elsewhere(direct, _through(aligned, second, first)))
+        through = moves[second].then(moves[first].inverse())
+        shares.append((direct.to_row() != through.to_row()).double().mean().item())
     return torch.tensor(shares, dtype=torch.float64)
-
-
-def _through(aligned: Aligned, source: int, target: int) -> Transformation:
-    """Return how one sample moves to the order of another, through the common order."""
-    moves = aligned.transformations
-    return moves[source].then(moves[target].inverse())
-
-
-def share_elsewhere(first: Transformation, second: Transformation) -> float:
-    """Return the share of units that two transformations move to different places."""
-    return (first.to_row() != second.to_row()).double().mean().item()

@@ -15,7 +15,7 @@ from utils.evaluation.alignment import (
     spaced_beside,
     spaced_references,
 )
-from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.metrics import Prediction, beside, scores
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
@@ -83,10 +83,7 @@ def check_posteriors(
             "along_chain": [each.total_transpositions() for each in aligned.transformations],
             "random": chance_transpositions(setting.network).mean,
         },
-        f"halves_of_{truth}": {
-            "agreement": agreement(*halves),
-            "total_variation": total_variation(*halves),
-        },
+        f"halves_of_{truth}": beside(*halves),
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
         **describe_ways(setting, samples, views, truth),
@@ -147,20 +144,19 @@ def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
     """Return what every way of rebasin leaves, and the τ of columns that have one."""
     if not setting.config.further:
         return {}
-    config, aligned = setting.config, views.aligned[truth]
-    paper = "activation" if config.by_activation else "weight"
-    ways = {Column(truth, REBASED): (paper, WayAligned(aligned))}
+    aligned = views.aligned[truth]
+    ways = {Column(truth, REBASED): (setting.matching, WayAligned(aligned))}
     if views.to_mean:
-        ways[Column(truth, MEAN_REFERENCE)] = (paper, views.to_mean)
+        ways[Column(truth, MEAN_REFERENCE)] = (setting.matching, views.to_mean)
     for column, found in views.ways.items():
         if column.method == truth:
             ways[column] = (WAYS[column.view.way].matching, found)
     variance = aligned.direct().variance()
-    images = setting.data.train_images[: config.study_images]
+    images, num_pairs = setting.study_images, setting.config.num_pairs
     return {
         "ways": {
             column.key: describe_way(
-                samples, matching, found, variance, setting.alive, images, config.num_pairs
+                samples, matching, found, variance, setting.alive, images, num_pairs
             )
             for column, (matching, found) in ways.items()
         },
@@ -177,7 +173,7 @@ def study(
     mixed: dict,
 ) -> dict:
     """Rebase some samples to other references, and networks from the prior as a null."""
-    config, data = setting.config, setting.data
+    config = setting.config
     average = predictions[Column(space.truth, SAMPLE)].average()
     watched = aligned.watched()["before"]
     positions = spaced_references(watched, config.num_references)
@@ -193,7 +189,7 @@ def study(
     return {
         "study_samples": len(chosen),
         "study_positions": others,
-        "study_images": min(config.study_images, len(data.train_images)),
+        "study_images": len(setting.study_images),
         "references": rows,
         "prior_networks": null,
     }
@@ -261,10 +257,8 @@ def study_references(
         (fitted,) = fit_to(setting, samples, matcher, len(samples))
         rows[name] = describe(setting, truth, fitted, reference)
         if first is None:
-            first, first_matcher = (
-                fitted.posterior,
-                setting.study_matcher_for(fitted.posterior.mean),
-            )
+            first = fitted.posterior
+            first_matcher = setting.study_matcher_for(first.mean)
         moved, _ = rebase_gaussian(setting.network, fitted.posterior, first_matcher)
         for part in ("mean", "std"):
             ours, theirs = getattr(moved, part), getattr(first, part)
@@ -290,12 +284,9 @@ def study_prior(
     study's rows, and `effective` networks, as many as all samples of the truth are worth, give the
     mean that other means are compared with ("mean_with").
     """
-    draws = (
-        prior_network(setting, number).to(reference) for number in range(max(count, effective))
-    )
-    fitted, of_effective = fit_to(
-        setting, draws, setting.study_matcher_for(reference), count, effective
-    )
+    draws = (prior_network(setting, k).to(reference) for k in range(max(count, effective)))
+    matcher = setting.study_matcher_for(reference)
+    fitted, of_effective = fit_to(setting, draws, matcher, count, effective)
     mean, alive = of_effective.posterior.mean[setting.alive], setting.alive
     return describe(setting, truth, fitted, reference) | {
         "mean_with": {name: correlation(mean, g.mean[alive]) for name, g in gaussians.items()},
@@ -306,6 +297,5 @@ def study_prior(
 
 def prior_network(setting: Setting, number: int) -> Tensor:
     """Draw weights from the prior."""
-    return setting.prior.draw(
-        setting.network, generator(setting.config.seed, "prior_network", number)
-    )
+    random = generator(setting.config.seed, "prior_network", number)
+    return setting.prior.draw(setting.network, random)

@@ -79,25 +79,26 @@ NUM_IMAGES = 20
 NUM_PROJECTIONS = 16
 
 
-def slow_groups(groups: dict[str, dict]) -> list[str]:
-    """Return the groups of `diagnose_all` that have not mixed, each with its numbers.
+def groups_worse_than(
+    groups: dict[str, dict], most_rhat: float, least_ess: float = 0.0
+) -> list[str]:
+    """Return the groups of `diagnose_all` with a larger R-hat or smaller bulk ESS, with both.
 
     Groups that depend on the order of hidden units are left out: chains may switch labels.
     """
     return [
-        describe_group(name, group)
-        for name, group in groups.items()
-        if group
-        and name not in FOLLOW_LABELS
-        and not (group["largest_rhat"] or math.inf) <= MAX_RHAT
-    ]
-
-
-def describe_group(name: str, group: dict) -> str:
-    return (
         f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
         f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
-    )
+        for name, group in groups.items()
+        if group and name not in FOLLOW_LABELS
+        and not ((group["largest_rhat"] or math.inf) <= most_rhat
+                 and group["smallest_ess_bulk"] >= least_ess)
+    ]  # fmt: skip
+
+
+def slow_groups(groups: dict[str, dict]) -> list[str]:
+    """Return the groups that have not mixed, each with its numbers."""
+    return groups_worse_than(groups, MAX_RHAT)
 
 
 def shortfalls(diagnostics: dict) -> list[str]:
@@ -109,16 +110,8 @@ def shortfalls(diagnostics: dict) -> list[str]:
     missing = ["there is a single chain"] if diagnostics["chains"] < 2 else []
     if not diagnostics["groups"].get("invariants"):
         missing.append("functionals of the weights were not recorded")
-    return missing + [
-        describe_group(name, group)
-        for name, group in diagnostics["groups"].items()
-        if group
-        and name not in FOLLOW_LABELS
-        and not (
-            (group["largest_rhat"] or math.inf) <= REFERENCE_RHAT
-            and group["smallest_ess_bulk"] >= REFERENCE_ESS
-        )
-    ]
+    groups = diagnostics["groups"]
+    return missing + groups_worse_than(groups, REFERENCE_RHAT, REFERENCE_ESS)
 
 
 def energy_balance(changes: list[float | None]) -> tuple[float, float]:

@@ -9,24 +9,18 @@ cross_fitted    units matched on half of the pixels, weights of the other half c
 dead_pixels     predictions on test images with noise on pixels that are zero in training
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
 from utils.evaluation.checks import fit_to, prior_network
-from utils.evaluation.metrics import (
-    accuracy,
-    agreement,
-    calibration_error,
-    mean_nll,
-    total_variation,
-)
+from utils.evaluation.metrics import accuracy, beside, calibration_error, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
 from utils.evaluation.weight_space import marginal_gaussian
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
+from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
@@ -53,7 +47,7 @@ def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str)
     pixels, which matching cannot make alike, are correlated. Both halves of the pixels take turns.
     "null" has networks from the prior in place of the truth's samples: it should be 0.
     """
-    pixels, config = setting.network.pixel_slot, setting.config
+    pixels = setting.network.pixel_slot
     others = {name: each for name, each in candidates.items() if name != truth}
     if pixels is None or not others:
         return None
@@ -63,16 +57,19 @@ def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str)
     found = {name: {"mean": [], "std": [], "null": []} for name in others}
     for half in (0, 1):
         shown = torch.arange(len(alive), device=alive.device) % 2 == half
-        images = setting.data.train_images[: config.study_images].flatten(1) * shown
+        images = setting.study_images.flatten(1) * shown
         images = images.reshape(-1, *setting.network.input_shape)
         hidden = torch.zeros(setting.network.num_weights, dtype=torch.bool, device=alive.device)
         pixels.of(hidden)[..., alive & ~shown] = True
         ours, null = (_fit_on(setting, each, images) for each in (samples, drawn))
         for name, posterior in others.items():
-            theirs = _gaussian_on(setting, posterior, images)
-            if theirs is None:
+            if is_set(posterior):
+                theirs = _fit_on(setting, list(_networks(setting, posterior)), images)
+            elif (gaussian := marginal_gaussian(posterior)) is None:
                 found.pop(name, None)
                 continue
+            else:
+                theirs = gaussian.to(setting.device)
             for part, like in (("mean", ours), ("null", null)):
                 matcher = ActivationMatcher(setting.network, like.mean, images)
                 moved, _ = rebase_gaussian(setting.network, theirs, matcher)
@@ -99,13 +96,6 @@ def _fit_on(setting: Setting, samples: list[Tensor], images: Tensor) -> Gaussian
     """Return q_r of samples rebased to the first on these images."""
     matcher = ActivationMatcher(setting.network, samples[0], images)
     return fit_to(setting, samples, matcher, len(samples))[0].posterior
-
-
-def _gaussian_on(setting: Setting, posterior: Posterior, images: Tensor) -> Gaussian | None:
-    if is_set(posterior):
-        return _fit_on(setting, list(_networks(setting, posterior)), images)
-    gaussian = marginal_gaussian(posterior)
-    return gaussian and gaussian.to(setting.device)
 
 
 # ---- noise on dead pixels
@@ -136,8 +126,7 @@ def dead_pixel_noise(
         rows[name] = []
         for deviation in NOISE:
             shifted = images + deviation * noise
-            each = (class_probabilities(setting.network, w, shifted) for w in weights)
-            average = sum(each) / len(weights)
+            average = mean_probabilities(setting.network, weights, shifted)
             rows[name].append(
                 {
                     "noise": deviation,
@@ -168,7 +157,10 @@ def find_limits(
     average = predictions[Column(truth, SAMPLE)].average()[: len(images)]
     rebased = views.fits[Column(truth, REBASED)].posterior
     random = generator(config.seed, "limits", "draws")
-    drawn = draw_predictions(setting.network, rebased, images, config.limit_draws, random)
+    drawn = [
+        class_probabilities(setting.network, weights, images)
+        for weights in rebased.draw(config.limit_draws, random)
+    ]
     best = next((c for c in views.ways if c.method == truth and c.view.key == "consensus"), None)
     aligned = {Column(truth, REBASED): views.aligned[truth]}
     aligned |= {best: views.ways[best].aligned} if best else {}
@@ -191,27 +183,21 @@ def find_limits(
 # ---- draws
 
 
-def draw_predictions(
-    network: Network, posterior: Posterior, images: Tensor, count: int, random: torch.Generator
-) -> Iterator[Tensor]:
-    return (class_probabilities(network, w, images) for w in posterior.draw(count, random))
-
-
-def draw_curve(drawn: Iterable[Tensor], truth: Tensor) -> dict:
+def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
     """Return agreement and TV with averages of n draws, over disjoint batches, by n.
 
     The limit is a in a + b/√n, fitted to all n by least squares: an average over n draws differs
     from that over all by 1/√n, and labels change where it is near a tie.
     """
-    probabilities = list(drawn)
     rows = []
     for count in (n for n in COUNTS if n <= len(probabilities)):
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
-        scores = np.array([(agreement(b, truth), total_variation(b, truth)) for b in batches])
+        scored = [beside(batch, truth) for batch in batches]
+        scores = np.array([list(each.values()) for each in scored])
         error = scores.std(0, ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else [None, None]
         row = {"draws": count, "batches": len(batches)}
-        for number, name in enumerate(("agreement", "total_variation")):
+        for number, name in enumerate(scored[0]):
             row |= {name: float(scores[:, number].mean()), f"{name}_error": error[number]}
         rows.append(row)
     if len(rows) <= 2:  # too few for a line
@@ -263,7 +249,10 @@ def held_out(
         return {}
     network, config, middle = setting.network, setting.config, len(samples) // 2
     halves = range(middle), range(middle, len(samples))
-    averages = [average_of(setting, samples, half, images) for half in halves]
+    averages = [
+        mean_probabilities(network, (samples[k].to(setting.device) for k in half), images)
+        for half in halves
+    ]
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,
         "shuffled": [shuffle(setting, number) for number in range(middle)],
@@ -277,9 +266,8 @@ def held_out(
             fit.add(weights)
         gaussian = merge_all(fit_blocks(rebased, middle)).gaussian(network)
         for kind, posterior in (("Gaussian", gaussian), ("low rank", fit.gaussian())):
-            random = generator(config.seed, "limits", "held_out")
-            drawn = draw_predictions(network, posterior, images, config.num_draws, random)
-            average = sum(drawn) / config.num_draws
+            drawn = posterior.draw(config.num_draws, generator(config.seed, "limits", "held_out"))
+            average = mean_probabilities(network, drawn, images)
             rows[f"{kind}, {name}"] = held_out_scores(average, averages[1], setting, images)
     return rows
 
@@ -291,19 +279,10 @@ def shuffle(setting: Setting, number: int) -> Transformation:
     return Transformation(setting.network, drawn.permutations)
 
 
-def average_of(setting: Setting, samples, positions: Iterable[int], images: Tensor) -> Tensor:
-    every = [samples[position].to(setting.device) for position in positions]
-    return sum(class_probabilities(setting.network, w, images) for w in every) / len(every)
-
-
 def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
     labels = setting.data.test_labels[: len(images)]
-    return {
-        "agreement": agreement(average, truth),
-        "total_variation": total_variation(average, truth),
-        "accuracy": accuracy(average, labels),
-        "nll": mean_nll(average, labels),
-    }
+    others = {"accuracy": accuracy(average, labels), "nll": mean_nll(average, labels)}
+    return beside(average, truth) | others
 
 
 # ---- is there anything to align?
@@ -314,9 +293,7 @@ def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]
 
     Units that alignment of noise makes as similar as those of samples are no evidence of modes.
     """
-    config, network = setting.config, setting.network
-    images = setting.data.train_images[: config.study_images]
-    positions = spaced_positions(len(samples), 2 * config.num_pairs)
+    positions = spaced_positions(len(samples), 2 * setting.config.num_pairs)
     of_chain = [samples[position].to(setting.device) for position in positions]
     of_prior = [prior_network(setting, k).to(of_chain[0]) for k in range(len(positions))]
     half = len(positions) // 2
@@ -328,7 +305,8 @@ def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]
     rows = {}
     for kind, pairs in kinds.items():
         cosines = [
-            matched_cosine(network, *pair, images, matching) for pair in zip(*pairs, strict=False)
+            matched_cosine(setting.network, *pair, setting.study_images, matching)
+            for pair in zip(*pairs, strict=False)
         ]
         error = np.std(cosines, ddof=1) / len(cosines) ** 0.5 if len(cosines) > 1 else None
         rows[kind] = {"cosine": float(np.mean(cosines)), "error": error}
@@ -354,16 +332,15 @@ def matched_cosine(
 
 def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
     """Return by way the variance that is left of networks from the prior, relative to before."""
-    network = setting.network
-    drawn = [prior_network(setting, number) for number in range(setting.config.study_samples)]
+    network, config = setting.network, setting.config
+    drawn = [prior_network(setting, number) for number in range(config.study_samples)]
     unmoved = [Transformation(network)] * len(drawn)
     networks = RebasedSamples(network, drawn, unmoved, setting.device)
+    reference = drawn[0].to(setting.device)
     before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
-    limits = setting.way_limits(num_blocks=1)
     left = {}
-    for column in views.ways:
-        if column.method == truth:
-            way = WAYS[column.view.way]
-            found = align_in_way(way, networks, drawn[0].to(setting.device), limits).aligned
-            left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
+    for column in (column for column in views.ways if column.method == truth):
+        way = WAYS[column.view.way]
+        found = align_in_way(way, networks, reference, setting, 1, config.further_rounds).aligned
+        left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
     return left

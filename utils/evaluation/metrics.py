@@ -70,6 +70,14 @@ def total_variation(probabilities: Tensor, others: Tensor) -> float:
     return 0.5 * (probabilities.double() - others.double()).abs().sum(-1).mean().item()
 
 
+def beside(probabilities: Tensor, others: Tensor) -> dict[str, float]:
+    """Return agreement and total variation of two predictions."""
+    return {
+        "agreement": agreement(probabilities, others),
+        "total_variation": total_variation(probabilities, others),
+    }
+
+
 def brier(probabilities: Tensor, labels: Tensor) -> float:
     """Return the mean of Σ_y (p(y) − [y = label])², from 0 to 2."""
     hits = torch.nn.functional.one_hot(labels, probabilities.shape[-1])

@@ -10,7 +10,7 @@ with weights drawn from the Gaussian.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.evaluation.metrics import Prediction
@@ -256,10 +256,9 @@ class PartAverages:
         self._sizes[part] += 1
         self._count += 1
 
-    def predictions(self, mean_network: Tensor | None = None) -> PartPredictions:
+    def predictions(self) -> PartPredictions:
         sizes = torch.tensor(self._sizes, device=self._sums[0].device)
-        parts = torch.stack(self._sums) / sizes[:, None, None]
-        return PartPredictions(parts, sizes, mean_network)
+        return PartPredictions(torch.stack(self._sums) / sizes[:, None, None], sizes)
 
 
 def predict_samples(
@@ -282,4 +281,4 @@ def predict_draws(
     if posterior.mean is None:
         return predictions
     at_mean = class_probabilities(network, posterior.mean.to(images.device), images)
-    return PartPredictions(predictions.parts, predictions.sizes, at_mean)
+    return replace(predictions, mean_network=at_mean)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from utils.evaluation.alignment import (
+    MEAN,
     WAYS,
     Aligned,
     RebasedSamples,
     RebasinRecord,
+    Way,
     WayAligned,
     align,
-    align_again,
     align_in_way,
     spaced_positions,
 )
@@ -53,9 +54,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.runs.seeding import generator
 from utils.symmetry.contributions import contributions
-from utils.symmetry.rebasin import iterated_mean
 from utils.symmetry.repair import UnitMoments, repaired, unit_moments
-from utils.symmetry.transformation import Transformation
 
 import torch
 from torch import Tensor
@@ -201,9 +200,8 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
     if to_mean:
         fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.aligned.rebased_blocks)
     if low_rank:
-        fits[Column(truth, LOW_RANK)] = fit_low_rank(
-            low_rank.gaussian(), aligned[truth].rebased_blocks
-        )
+        fitted, blocks = low_rank.gaussian(), aligned[truth].rebased_blocks
+        fits[Column(truth, LOW_RANK)] = Fit(fitted, partial(refit_low_rank, fitted, blocks))
     views = Views(aligned, fits, to_mean)
     return fit_further(setting, candidates, truth, views) if setting.config.further else views
 
@@ -233,20 +231,19 @@ def align_set(
 
 def align_to_mean(setting: Setting, samples, aligned: Aligned) -> WayAligned | None:
     """Rebase samples to the mean that some of them settle around when rebased to it repeatedly."""
-    config, matcher_for = setting.config, setting.study_matcher_for
-    if not config.mean_rounds:
+    if not setting.config.mean_rounds:
         return None
+    way = Way(setting.matching, MEAN, "to the mean")
+    return align_another_way(setting, samples, aligned, way, setting.config.mean_rounds)
+
+
+def align_another_way(
+    setting: Setting, samples, aligned: Aligned, way: Way, max_rounds: int
+) -> WayAligned:
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    some = list(rebased.spaced(config.study_samples))
-    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds)
-    blocks, matcher = setting.blocks_of(samples).moments, matcher_for(mean.weights)
-
-    def find(weights: Tensor) -> Transformation:
-        return matcher(weights).transformation
-
-    with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
-        found = align_again(setting.network, rebased, find, mean.weights, blocks, bar.update)
-    return WayAligned(found, mean.rounds, mean.at_rest)
+    reference, num_blocks = aligned.reference, setting.blocks_of(samples).moments
+    with progress_bar(len(rebased), f"rebasing {way.title}", unit="sample") as bar:
+        return align_in_way(way, rebased, reference, setting, num_blocks, max_rounds, bar.update)
 
 
 # ---- further views
@@ -279,13 +276,19 @@ def fit_further(
 
     Other sets than the truth are also rebased by contribution, if the truth is.
     """
-    fits, scales, ways = dict(views.fits), {}, {}
+    fits, scales, ways, max_rounds = dict(views.fits), {}, {}, setting.config.further_rounds
     wanted = [FURTHER[key] for key in FURTHER if key in setting.config.further]
     for name, aligned in views.aligned.items():
         for view in wanted if name == truth else [v for v in wanted if v == CONTRIBUTION]:
             column = Column(name, FURTHER.get(view.way, REBASED))
             if view.way in WAYS and column not in ways:
-                ways[column] = align_another_way(setting, candidates[name], aligned, view.way)
+                ways[column] = align_another_way(
+                    setting,
+                    candidates[name],
+                    aligned,
+                    WAYS[view.way],
+                    setting.config.further_rounds,
+                )
                 fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
     refined = [view for view in wanted if view.scale or view.repair]
     search = tau_search(setting, candidates[truth]) if any(v.scale for v in refined) else None
@@ -296,7 +299,7 @@ def fit_further(
             aligned = ways[base].aligned if base in ways else views.aligned[truth]
             targets[view.way] = average_moments(setting, candidates[truth], aligned)
         refine = Refinement(
-            setting.network, images=study_images(setting),
+            setting.network, images=setting.study_images,
             target=targets[view.way] if view.repair else None,
         )  # fmt: skip
         column = Column(truth, view)
@@ -307,20 +310,9 @@ def fit_further(
     return replace(views, fits=fits, ways=ways, scales=scales)
 
 
-def align_another_way(setting: Setting, samples, aligned: Aligned, way: str) -> WayAligned:
-    rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    limits = setting.way_limits(setting.blocks_of(samples).moments)
-    with progress_bar(len(rebased), f"rebasing {WAYS[way].title}", unit="sample") as bar:
-        return align_in_way(WAYS[way], rebased, aligned.reference, limits, bar.update)
-
-
-def study_images(setting: Setting) -> Tensor:
-    return setting.data.train_images[: setting.config.study_images]
-
-
 def tau_search(setting: Setting, samples) -> TauSearch:
     """Return what chooses τ: the predictions of some samples on training images."""
-    config, images = setting.config, study_images(setting)
+    config, images = setting.config, setting.study_images
     some = [samples[p] for p in spaced_positions(len(samples), config.study_samples)]
     truth = sum(class_probabilities(setting.network, w.to(setting.device), images) for w in some)
     return TauSearch(images, truth / len(some), config.scale_draws, config.seed)
@@ -329,9 +321,8 @@ def tau_search(setting: Setting, samples) -> TauSearch:
 def average_moments(setting: Setting, samples, aligned: Aligned) -> UnitMoments:
     """Return the moments of the units of rebased samples over images, on average over some."""
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    images = study_images(setting)
     first, *others = (
-        unit_moments(setting.network, weights, images)
+        unit_moments(setting.network, weights, setting.study_images)
         for weights in rebased.spaced(setting.config.study_samples)
     )
     return first.averaged(others)
@@ -379,10 +370,6 @@ def fit_moments(blocks: list[Moments]) -> Fit:
 def refit_moments(blocks: list[Moments], chosen: list[int]) -> Gaussian:
     """Return the mean-field Gaussian of some blocks, each as often as it is chosen."""
     return merge_all([blocks[block] for block in chosen]).gaussian()
-
-
-def fit_low_rank(low_rank: LowRank, blocks: list[Moments]) -> Fit:
-    return Fit(low_rank, partial(refit_low_rank, low_rank, blocks))
 
 
 def refit_low_rank(low_rank: LowRank, blocks: list[Moments], chosen: list[int]) -> LowRank:
