@@ -29,7 +29,7 @@ from utils.evaluation.evaluate import (
     prior_in,
     temperature_of,
 )
-from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.metrics import Prediction, scores
 from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
 from utils.evaluation.weight_study import dead_weights, weight_groups
@@ -179,13 +179,10 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
 def record_of_hmc(exact: Measured, problem: Problem, quantities) -> dict:
     """Return HMC's own scores, and how far its halves are from each other."""
     predictions, labels = exact.predictions, problem.data.test_labels
-    halves = predictions.halves()
     own = scores(predictions.compared(predictions, labels))
     return {
         "method": "hmc",
-        "halves": {
-            "agreement": agreement(*halves), "total_variation": total_variation(*halves)
-        },
+        "halves": closeness(*predictions.halves()),
         "nll": own["nll"], "accuracy": own["sample_accuracy"],
         "means": dict(zip(quantities.names, exact.quantities.mean((0, 1)).tolist(), strict=True)),
     }  # fmt: skip

@@ -26,15 +26,15 @@ from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
-from utils.quality.correlation import Correlation, pair_correlation
+from utils.quality.correlation import pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
-from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
-from utils.quality.references import reference_paths
-from utils.report.paper import print_verdicts
+from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images, ood_option
+from utils.quality.references import hmc_option, networks_option, reference_paths
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
-from utils.runs.lookup import NEWEST, NONE, identify
+from utils.runs.lookup import identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -50,20 +50,9 @@ SIDES = ("inside", "outside")  # of the distribution that networks are trained o
 
 @dataclass(frozen=True, kw_only=True)
 class DiversityConfig(Config):
-    networks: str = option(
-        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
-    hmc: str = option(
-        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
-    ood: str | None = option(
-        None,
-        "data set out of the distribution, by default the usual one; MNIST-noise-3: corrupted, see "
-        "docs/data.md",
-        metavar="NAME",
-    )
+    networks: str = networks_option()
+    hmc: str = hmc_option()
+    ood: str | None = ood_option()
     num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
     num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)
     num_copies: int = option(10, "networks that are fine-tuned twice, at most", minimum=1)
@@ -101,11 +90,9 @@ def main(config: DiversityConfig) -> None:
     if "hmc" in paths:
         results |= compare_chains(open_members(paths["hmc"]), networks, images.to(device), run)
     run.save_arrays("diversity.npz", ood=images.outside_name, **results)
-    quality_figures.functional_collapse.save(run)
-    quality_figures.diversity_scale.save(run)
-    run.finish(summary | {"ood": images.outside_name, "groups": means_of_groups(results)})
-    print_verdicts(run, quality_claims.collapse_is_absent)
-    print(f"Saved in {run.directory}")
+    summary |= {"ood": images.outside_name, "groups": means_of_groups(results)}
+    drawn = (quality_figures.functional_collapse, quality_figures.diversity_scale)
+    conclude(run, summary, drawn, claims=[quality_claims.collapse_is_absent])
 
 
 # ---- what is compared
@@ -152,7 +139,10 @@ def compare_networks(members: Members, images: ImageSets, run: Run) -> tuple[dic
         **{side: spread(pairs, side) for side in SIDES},
         "correlation": pair_correlation(*matrices, random, config.num_permutations)._asdict(),
         "correlation_with_disagreement": {
-            side: of_disagreement(pairs, side, random)._asdict() for side in SIDES
+            side: pair_correlation(
+                pairs.information[side].numpy(), pairs.disagreement[side].numpy(), random, draws=20
+            )._asdict()
+            for side in SIDES
         },
     }
     return arrays, summary
@@ -198,11 +188,6 @@ def spread(pairs: Pairs, side: str) -> dict:
         "quantiles": np.quantile(values, [0, 0.01, 0.05, 0.5, 0.95, 0.99, 1]).tolist(),
         "disagreement": float(pairs_of(pairs.disagreement[side]).mean()),
     }
-
-
-def of_disagreement(pairs: Pairs, side: str, random: np.random.Generator) -> Correlation:
-    both = (pairs.information[side].numpy(), pairs.disagreement[side].numpy())
-    return pair_correlation(*both, random, draws=20)
 
 
 def compare_copies(

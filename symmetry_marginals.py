@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from papers.symmetry import claims, figures, tables
 from utils.evaluation.evaluate import named_or_newest
 from utils.posteriors.files import Members, open_members
-from utils.report.paper import print_verdicts, results_of
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -69,12 +69,10 @@ def main(config: MarginalsConfig) -> None:
         for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
-    figures.largest_weights.save(run)
-    run.finish(without_counts(results))
-    for table in tables.uniformity_tests(results_of(run)):
-        table.print()
-    print_verdicts(run, claims.units_are_exchangeable)
-    print(f"Saved in {run.directory}")
+    conclude(
+        run, without_counts(results), [figures.largest_weights], [tables.uniformity_tests],
+        [claims.units_are_exchangeable],
+    )  # fmt: skip
 
 
 def check_units(posteriors: dict[str, Members]) -> None:

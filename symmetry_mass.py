@@ -21,7 +21,7 @@ from papers.symmetry import figures, mass_claims
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.files import open_members
-from utils.report.paper import print_verdicts
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -73,10 +73,8 @@ def main(config: MassConfig) -> None:
     )  # fmt: skip
     network.save(run.path("network.json"))
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
-    figures.representation_cost.save(run)
-    run.finish(summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed))
-    print_verdicts(run, *mass_claims.MASS)
-    print(f"Saved in {run.directory}")
+    summary = summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed)
+    conclude(run, summary, [figures.representation_cost], claims=mass_claims.MASS)
 
 
 def find_posteriors(config: MassConfig) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from utils.methods.registry import METHODS
 from utils.report.figures import BLUE, GREY, ORANGE, Look, panels
 from utils.report.paper import figure
-from utils.report.tables import number
+from utils.report.tables import number, with_error
 from utils.runs.files import read_records
 
 from matplotlib.figure import Figure
@@ -67,14 +67,14 @@ def bias_rows(records: list[dict]) -> list[list[str]]:
             rows.append([*start, "diverged", *[""] * (5 + len(moments))])
             continue
         scores = [
-            f"{number(cell[name], 4)} ± {number(cell[f'{name}_error'], 4)}"
+            with_error(cell[name], cell[f"{name}_error"], 4)
             for name in ("agreement", "total_variation", "nll_difference")
         ]
         shift = cell["shift"]
         rows.append([
             *start, *scores, number(shift["root_mean_square"], 2),
             f"{100 * shift['share_beyond_3_errors']:.0f} %", number(cell["temperature"], 3),
-            *(f"{number(m['bias'], 4, '+')} ± {number(m['error'], 4)}"
+            *(with_error(m["bias"], m["error"], 4, sign="+")
               for m in cell["second_moments"].values()),
         ])  # fmt: skip
     return rows

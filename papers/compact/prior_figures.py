@@ -1,12 +1,11 @@
 """Figure and table of HMC and q_r under priors of different width."""
 
 import json
-import math
 from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels
 from utils.report.paper import figure
-from utils.report.tables import number
+from utils.report.tables import number, with_error
 
 from matplotlib.figure import Figure
 
@@ -86,8 +85,7 @@ def width_rows(widths: list[dict]) -> list[list[str]]:
         cells = []
         for _, column, name, factor, digits in COLUMNS:
             value, error = (each[column][part][name] for part in ("values", "errors"))
-            value, error = factor * value, math.nan if error is None else factor * error
-            cells.append(f"{number(value, digits)} ± {number(error, digits)}")
+            cells.append(with_error(value, error, digits, factor))
         cost = each["cost"]
         steps = number(cost["steps_per_effective_sample"], 0)
         rows.append([f"{each['prior_std']:g}", *cells, steps, number(cost["largest_rhat"], 3)])

@@ -283,11 +283,7 @@ def fit_further(
             column = Column(name, FURTHER.get(view.way, REBASED))
             if view.way in WAYS and column not in ways:
                 ways[column] = align_another_way(
-                    setting,
-                    candidates[name],
-                    aligned,
-                    WAYS[view.way],
-                    setting.config.further_rounds,
+                    setting, candidates[name], aligned, WAYS[view.way], max_rounds
                 )
                 fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
     refined = [view for view in wanted if view.scale or view.repair]

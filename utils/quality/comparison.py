@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from utils.evaluation.metrics import beside
 from utils.networks.network import Network
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
 from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
@@ -11,7 +12,6 @@ from utils.quality.modes import SampleSet
 from utils.quality.references import (
     Halves,
     Reference,
-    beside,
     beside_errors,
     fit_reference,
     mean_squares,
@@ -147,18 +147,13 @@ def histogram(average: Tensor) -> Tensor:
 
 def averaged(results: Sequence[dict]) -> dict:
     """Return means over modes, with standard errors from their differences; curves likewise."""
-    scores = {name: [each["scores"][name] for each in results] for name in results[0]["scores"]}
-    truths = {
-        name: {key: [each["beside"][name][key] for each in results] for key in first}
-        for name, first in results[0]["beside"].items()
-    }
+    scores, closeness = ([each[part] for each in results] for part in ("scores", "beside"))
+    seconds = ({name: each[name] for name in each if name.endswith("_seconds")} for each in results)
     return {
-        "scores": {name: mean_of(values) for name, values in scores.items()},
-        "errors": {name: error_of(values) for name, values in scores.items()},
-        "beside": {name: {key: mean_of(values) for key, values in each.items()}
-                   for name, each in truths.items()},
-        "beside_errors": {name: {key: error_of(values) for key, values in each.items()}
-                          for name, each in truths.items()},
+        "scores": over(mean_of, scores),
+        "errors": over(error_of, scores),
+        "beside": over(mean_of, closeness),
+        "beside_errors": over(error_of, closeness),
         "distances": {
             reference: {
                 space: averaged_distance([each["distances"][reference][space] for each in results])
@@ -166,16 +161,19 @@ def averaged(results: Sequence[dict]) -> dict:
             }
             for reference, spaces in results[0]["distances"].items()
         },
-        "confidence": {
-            side: np.mean([each["confidence"][side] for each in results], 0).tolist()
-            for side in ("inside", "outside")
-        },
+        "confidence": over(
+            lambda shares: np.mean(shares, 0).tolist(), [each["confidence"] for each in results]
+        ),
         "reliability": pooled([each["reliability"] for each in results]),
-        **{
-            name: mean_of([each[name] for each in results])
-            for name in ("sampling_seconds", "prediction_seconds")
-        },
-    }  # fmt: skip
+        **over(mean_of, list(seconds)),
+    }
+
+
+def over(combine: Callable[[list], float | list], trees: list) -> dict:
+    """Combine what several dictionaries with the same keys have in the same place."""
+    if not isinstance(trees[0], dict):
+        return combine(trees)
+    return {name: over(combine, [tree[name] for tree in trees]) for name in trees[0]}
 
 
 def averaged_distance(distances: list[dict]) -> dict:

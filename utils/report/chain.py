@@ -20,7 +20,7 @@ from utils.evaluation.diagnostics import (
 from utils.networks.network import Network
 from utils.report.card import portable
 from utils.report.results import Results, RunResult, or_none
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_error
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
 from utils.runs.lookup import PastRun
@@ -76,7 +76,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["acceptance", number(accepted, 2)],
         ["divergent transitions", str(divergent)],
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
-         f"{number(balance, 3)} ± {number(error, 3)}"],
+         with_error(balance, error, 3)],
     ]  # fmt: skip
     followed = [record for record in kept if record.get("followed_back")]
     if followed:
