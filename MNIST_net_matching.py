@@ -35,7 +35,7 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.assignment import Matcher, Matching
+from utils.symmetry.assignment import Matching
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
 from utils.symmetry.paths import (
@@ -140,13 +140,17 @@ def measure(
     line = Line(network, first, ends, lambdas(config))
     distances = torch.stack([tensor_distances(network, first, end) for end in ends])
     chosen = 0 if config.by_activation else 1
-    along = match_along(replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen])
+    along, matcher = replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen]
+    if isinstance(matcher, ActivationMatcher):  # all at once, for they share most of the work
+        matched = matcher.match_all(along)
+    else:
+        matched = [matcher(weights) for weights in along.weights]
     return {
         **score_line("train", line, data),
         **score_line("test", line, data),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
-        "transpositions": count_transpositions(along).unflatten(0, (2, -1)),
+        "transpositions": count_transpositions(matched).unflatten(0, (2, -1)),
         "alignment_transpositions": count_transpositions(found),
         "lost": torch.tensor(list(selection.lost().values())),
         "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
@@ -158,13 +162,6 @@ def score_line(part: str, line: Line, data: Dataset) -> dict[str, Tensor]:
     scores = score(line, *data.part(part), data.train_images)
     shape = (len(line.second), len(line.fractions))
     return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
-
-
-def match_along(line: Line, matcher: Matcher) -> list[Matching]:
-    """Each W_λ matched; by activation all at once, for they share most of the work."""
-    if isinstance(matcher, ActivationMatcher):
-        return matcher.match_all(line)
-    return [matcher(weights) for weights in line.weights]
 
 
 def count_transpositions(matchings: list[Matching]) -> Tensor:

@@ -216,17 +216,18 @@ def measure_pair(
             "random_transpositions": chance_transpositions(network).mean,
             "planted": list(pair.planted.transpositions().values()),
             "found": list(matchers[stage](second).transformation.transpositions().values()),
-            "distance": named_distances(network, first, second),
+            "distance": dict(
+                zip(
+                    tensor_names(network),
+                    tensor_distances(network, first, second).tolist(),
+                    strict=True,
+                )
+            ),
             **midpoint("train", network, first, second, data),
             **midpoint("test", network, first, second, data),
         }
         for stage, (first, second) in stages.items()
     ]
-
-
-def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str, float]:
-    distances = tensor_distances(network, first, second).tolist()
-    return dict(zip(tensor_names(network), distances, strict=True))
 
 
 def midpoint(

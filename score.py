@@ -60,7 +60,8 @@ def main() -> None:
         scored[str(path)] = score_beside(predictions, gold, options.num_bootstraps, options.seed)
     report(scored, gold, options)
     if options.out:
-        save_json(options.out, as_json(scored, gold))
+        scores = {name: each._asdict() for name, each in scored.items()}
+        save_json(options.out, {"gold": gold.name, "floor": floor(gold), "scores": scores})
         print(f"Wrote {options.out}")
 
 
@@ -178,14 +179,6 @@ def cell(metric, scored: Scored) -> str:
     factor, digits = (100, 2) if metric.percent else (1, 4)
     value, error = (factor * each[metric.name] for each in (scored.values, scored.errors))
     return f"{value:.{digits}f} ± {error:.{digits}f}"
-
-
-def as_json(scored: dict[str, Scored], gold: Gold) -> dict:
-    return {
-        "gold": gold.name,
-        "floor": floor(gold),
-        "scores": {name: each._asdict() for name, each in scored.items()},
-    }
 
 
 if __name__ == "__main__":

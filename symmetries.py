@@ -40,7 +40,10 @@ def main() -> None:
     network = network_of(options)
     counts = count_symmetries(network)
     print(f"{network}: {num_weights(network)} weights")
-    rows = [[units_of(network, name), *cells(counts[name])] for name in counts]
+    rows = [
+        [f"{name}: {' × '.join(map(str, network.units(name)))}", *cells(counts[name])]
+        for name in counts
+    ]
     print_table([["group", *HEADINGS], *rows, ["all", *cells(total(counts))]])
 
 
@@ -96,10 +99,6 @@ def table_of_networks(networks: dict[str, Network]) -> list[list[str]]:
 def num_weights(network: Network) -> str:
     """Count the weights, without running statistics."""
     return f"{sum(slot.size for slot in network.slots if slot.role != 'buffer'):,}"
-
-
-def units_of(network: Network, name: str) -> str:
-    return f"{name}: {' × '.join(map(str, network.units(name)))}"
 
 
 def cells(counts: Symmetries) -> list[str]:

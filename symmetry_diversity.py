@@ -16,7 +16,6 @@ and .pdf), and summary.json.
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from papers.symmetry import quality_claims, quality_figures
@@ -78,7 +77,11 @@ def main(config: DiversityConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     networks = limited(open_members(paths["networks"]), config.num_networks)
-    check_independent(networks, paths["networks"])
+    if not networks.independent or len(networks.weights) < 4:
+        raise UserError(
+            f"{paths['networks']} has no set of at least 4 independent networks: give one of "
+            "train.py --method sgd with --networks."
+        )
     network = networks.network
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
@@ -105,14 +108,6 @@ def limited(members: Members, most: int) -> Members:
         return members._replace(weights=members.weights[:most])
     kept = evenly_spaced(draws, max(1, most // chains))
     return members._replace(weights=members.weights[:, kept])
-
-
-def check_independent(members: Members, path: Path) -> None:
-    if not members.independent or len(members.weights) < 4:
-        raise UserError(
-            f"{path} has no set of at least 4 independent networks: give one of train.py --method "
-            "sgd with --networks."
-        )
 
 
 # ---- comparing them

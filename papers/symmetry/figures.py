@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from papers.symmetry.values import converged, pairs, published
+from papers.symmetry.values import converged, pairs, published, training_of
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
@@ -94,13 +94,13 @@ def balance(source: Path) -> Figure:
 
 
 def _draw_balance(axes, cells: list[dict]) -> None:
-    without = {_training(cell): cell for cell in cells if not cell["weight_decay"]}
+    without = {training_of(cell): cell for cell in cells if not cell["weight_decay"]}
     look = {"markersize": 3, "linewidth": 0.7, "marker": "."}
     for cell in cells:
-        color, times = _color(cell), cell["decay_time"]
+        color, times, other = _color(cell), cell["decay_time"], without.get(training_of(cell))
         axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
-        if cell["optimizer"] == "SGD" and _training(cell) in without:
-            shares = (np.mean(each["share_left"], -1) for each in (cell, without[_training(cell)]))
+        if cell["optimizer"] == "SGD" and other:
+            shares = (np.mean(each["share_left"], -1) for each in (cell, other))
             axes[0].plot(times, np.divide(*shares), color=color, **look)
         axes[2].plot(np.mean(cell["mass"], -1), color=color, linewidth=0.9)
         axes[2].plot(np.mean(cell["minimum"], -1), color=color, linewidth=0.9, linestyle="--")
@@ -183,11 +183,6 @@ def order(source: Path) -> Figure:
     for axis in axes:
         axis.set(xlabel="epoch")
     return drawn
-
-
-def _training(cell: dict) -> tuple:
-    """Return what a cell has in common with the same training by another weight decay."""
-    return cell["network"], cell["optimizer"], cell["learning_rate"], cell["momentum"]
 
 
 def _color(cell: dict) -> str:

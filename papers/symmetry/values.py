@@ -43,3 +43,8 @@ def remark(cells: list[dict]) -> str:
     """Say how many cells diverged; nothing if none did."""
     count = len(cells) - len(converged(cells))
     return f" Training diverged in {count} of {len(cells)} cells, which are left out." * (count > 0)
+
+
+def training_of(cell: dict) -> tuple:
+    """Return what a cell has in common with the same training by another weight decay."""
+    return cell["network"], cell["optimizer"], cell["learning_rate"], cell["momentum"]

@@ -67,7 +67,11 @@ def check_posteriors(
         for frame, values in aligned.watched().items()
     }
     mixed = {frame: mixing(groups) for frame, groups in chains.items()}
-    dead = check_dead(setting, aligned, mixed)
+    moments = {"before": aligned.direct()}
+    if setting.config.by_activation:  # by weight, dead weights are aligned, too
+        moments["after"] = aligned.rebased()
+    moments = {when: each.in_units_of(setting.prior.std) for when, each in moments.items()}
+    dead = check_dead_pixels(moments, mixed, ~setting.alive)
     direct = in_prior_units(setting, views.fits[Column(truth, DIRECT)].posterior)
     follow_prior = bool(dead["dead_pixels"] and dead["dead_pixels"]["passed"])
     band = prior_band(direct, setting.groups, chains["before"], follow_prior)
@@ -92,14 +96,6 @@ def check_posteriors(
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:
     return Gaussian(*setting.prior.standardise(gaussian.mean, gaussian.std), gaussian.network)
-
-
-def check_dead(setting: Setting, aligned: Aligned, mixed: dict) -> dict:
-    moments = {"before": aligned.direct()}
-    if setting.config.by_activation:  # by weight, dead weights are aligned, too
-        moments["after"] = aligned.rebased()
-    moments = {when: each.in_units_of(setting.prior.std) for when, each in moments.items()}
-    return check_dead_pixels(moments, mixed, ~setting.alive)
 
 
 def check_dead_of_distributions(setting: Setting, views: Views, space: WeightSpace) -> dict:

@@ -176,7 +176,8 @@ class Evaluation:
     def save(self, run: Run, about: dict) -> None:
         """Write table1.json, table1_errors.json, diagnostics.json and all arrays.
 
-        diagnostics.json begins with what `about` says of the posteriors.
+        diagnostics.json begins with what `about` says of the posteriors. predictions.npz has the
+        averages [N, classes] by column, and `<column>_mean` of networks at the mean.
         """
         run.save_json("table1.json", self.table)
         run.save_json("table1_errors.json", self.errors)
@@ -185,16 +186,12 @@ class Evaluation:
             aligned.compact().save(run.path(f"{name}.npz"))
         if low_rank := self.views.fits.get(Column(self.truth, LOW_RANK)):
             low_rank.posterior.write(run.path("low_rank.npz"))
-        self.save_predictions(run)
-        self.space.save(run)
-
-    def save_predictions(self, run: Run) -> None:
-        """Write averages [N, classes] by column, and `<column>_mean` of networks at the mean."""
         arrays = {column.key: each.average() for column, each in self.predictions.items()}
         for column, each in self.predictions.items():
             if each.mean_network is not None:
                 arrays[f"{column.key}_mean"] = each.mean_network
         run.save_arrays("predictions.npz", labels=self.labels, **arrays)
+        self.space.save(run)
 
 
 def evaluate(

@@ -127,38 +127,35 @@ class TableErrors:
         All refits draw their weights with the same noise, so they differ in the fit alone. The ELBO
         is not computed for refits: its error is that of its draws.
         """
-        config, samples = self._config, Column(method, SAMPLE)
-        fit = self.fits.get(column)
+        config, samples, fit = self._config, Column(method, SAMPLE), self.fits.get(column)
         refitted = fit is not None and fit.again is not None and column.method == method
+        refits = config.further_refits if column.view.way else config.num_refits
+        known, truth = self.predictions[column], self.predictions[self.truth]
         sizes = self.predictions[samples].sizes.cpu()
-        unknown = dict.fromkeys(scores(self._compared(self.predictions[column])), float("nan"))
+        unknown = dict.fromkeys(scores(self._compared(known)), float("nan"))
+        if refitted and not (config.num_refits and refits):
+            return unknown
 
         def score(chosen: Tensor) -> MetricValues:
-            if refitted and sizes[chosen].sum() < 2:
-                return unknown  # a single sample has no deviation
-            changed = dict(self.predictions)
+            ours = known
             if refitted:
-                changed[column] = self._predict_again(fit, chosen)
-            resampled = {samples: chosen}
-            average = changed[column].average(resampled.get(column))
-            truth = changed[self.truth].average(resampled.get(self.truth))
-            mean_network, elbo = changed[column].mean_network, self.predictions[column].elbo()
-            return scores(Prediction(average, truth, self._labels, mean_network, elbo))
+                if sizes[chosen].sum() < 2:
+                    return unknown  # a single sample has no deviation
+                ours = predict_draws(
+                    self.setting.network, fit.again(chosen.tolist()), self.setting.data.test_images,
+                    config.refit_draws, 1, generator(config.seed, "refit_noise"),
+                )  # fmt: skip
+            average = ours.average(chosen if column == samples else None)
+            true_average = truth.average(chosen if self.truth == samples else None)
+            return scores(
+                Prediction(average, true_average, self._labels, ours.mean_network, known.elbo())
+            )
 
-        if refitted and not (config.num_refits and (config.further_refits or not column.view.way)):
-            return unknown
-        refits = config.further_refits if column.view.way else config.num_refits
         replicates = refits if refitted else config.num_bootstraps
         resamplings = resample_chains(
             len(sizes), self.num_chains[method], replicates, config.seed, method
         )
         return deviations(score, resamplings)
-
-    def _predict_again(self, fit: Fit, chosen: Tensor) -> PartPredictions:
-        return predict_draws(
-            self.setting.network, fit.again(chosen.tolist()), self.setting.data.test_images,
-            self._config.refit_draws, 1, generator(self._config.seed, "refit_noise"),
-        )  # fmt: skip
 
     def _compared(self, predictions: PartPredictions, chosen: Tensor | None = None) -> Prediction:
         return predictions.compared(self.predictions[self.truth], self._labels, chosen)

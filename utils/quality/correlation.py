@@ -5,7 +5,7 @@ left out (the jackknife). Scores of methods are permuted within groups of rows.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from utils.quality.references import HMC, NETWORKS
@@ -62,14 +62,12 @@ def grouped_correlation(
     if math.isnan(rho):
         return Correlation(rho, rho, rho, rho)
     numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    members, resampled = members_of(clusters), []
-    for _ in range(draws):
-        chosen = random.integers(len(members), size=len(members))
-        rows = np.concatenate([members[each] for each in chosen])
-        resampled.append(partial_spearman(first[rows], second[rows], groups[rows]))
-    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = cluster_interval(
+        lambda rows: partial_spearman(first[rows], second[rows], groups[rows]),
+        clusters, random, draws,
+    )  # fmt: skip
     p = permuted_clusters(first, second, groups, numbers, random, PERMUTATIONS * draws)
-    return Correlation(rho, float(low), float(high), p)
+    return Correlation(rho, low, high, p)
 
 
 def permuted_clusters(
@@ -102,20 +100,25 @@ def kendall(
 ) -> Tau:
     """Compare two orders of the same rows by Kendall's τ; resample clusters for the interval."""
     first, second = np.asarray(first), np.asarray(second)
-    members = members_of(clusters)
+    low, high = cluster_interval(
+        lambda rows: kendalltau(first[rows], second[rows]).statistic, clusters, random, draws
+    )
+    return Tau(float(kendalltau(first, second).statistic), low, high)
+
+
+def cluster_interval(
+    statistic: Callable[[np.ndarray], float], clusters: Sequence, random: np.random.Generator,
+    draws: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the bootstrap interval at LEVEL of a statistic of rows; clusters are resampled."""
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    members = [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
     resampled = []
     for _ in range(draws):
         chosen = random.integers(len(members), size=len(members))
-        rows = np.concatenate([members[each] for each in chosen])
-        resampled.append(kendalltau(first[rows], second[rows]).statistic)
+        resampled.append(statistic(np.concatenate([members[each] for each in chosen])))
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Tau(float(kendalltau(first, second).statistic), float(low), float(high))
-
-
-def members_of(clusters: Sequence) -> list[np.ndarray]:
-    """Return the positions of each cluster's rows."""
-    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    return [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
+    return float(low), float(high)
 
 
 # ---- matrices of all pairs of networks
