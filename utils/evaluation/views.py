@@ -200,8 +200,8 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
     if to_mean:
         fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.aligned.rebased_blocks)
     if low_rank:
-        fitted, blocks = low_rank.gaussian(), aligned[truth].rebased_blocks
-        fits[Column(truth, LOW_RANK)] = Fit(fitted, partial(refit_low_rank, fitted, blocks))
+        blocks = aligned[truth].rebased_blocks
+        fits[Column(truth, LOW_RANK)] = fit_low_rank(low_rank.gaussian(), blocks)
     views = Views(aligned, fits, to_mean)
     return fit_further(setting, candidates, truth, views) if setting.config.further else views
 
@@ -366,6 +366,10 @@ def fit_moments(blocks: list[Moments]) -> Fit:
 def refit_moments(blocks: list[Moments], chosen: list[int]) -> Gaussian:
     """Return the mean-field Gaussian of some blocks, each as often as it is chosen."""
     return merge_all([blocks[block] for block in chosen]).gaussian()
+
+
+def fit_low_rank(low_rank: LowRank, blocks: list[Moments]) -> Fit:
+    return Fit(low_rank, partial(refit_low_rank, low_rank, blocks))
 
 
 def refit_low_rank(low_rank: LowRank, blocks: list[Moments], chosen: list[int]) -> LowRank:
