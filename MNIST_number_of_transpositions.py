@@ -209,24 +209,19 @@ def measure_pair(
         for stage in ("initial", "trained")
     )
     matchers = {"initial": before, "trained": after, "undone": after}
+    names = tensor_names(network)
     return [
         {
             "stage": stage,
             "hidden_sizes": network.set_sizes,
             "random_transpositions": chance_transpositions(network).mean,
             "planted": list(pair.planted.transpositions().values()),
-            "found": list(matchers[stage](second).transformation.transpositions().values()),
-            "distance": dict(
-                zip(
-                    tensor_names(network),
-                    tensor_distances(network, first, second).tolist(),
-                    strict=True,
-                )
-            ),
-            **midpoint("train", network, first, second, data),
-            **midpoint("test", network, first, second, data),
+            "found": list(matchers[stage](ends[1]).transformation.transpositions().values()),
+            "distance": dict(zip(names, tensor_distances(network, *ends).tolist(), strict=True)),
+            **midpoint("train", network, *ends, data),
+            **midpoint("test", network, *ends, data),
         }
-        for stage, (first, second) in stages.items()
+        for stage, ends in stages.items()
     ]
 
 

@@ -136,13 +136,11 @@ def _cross_fitted(found: dict, names: dict) -> Table:
 
 
 @figure(
-    "eval",
-    "diagnostics.json",
-    title="Noise on dead pixels",
+    "eval", "diagnostics.json", "Noise on dead pixels",
     caption="Accuracy and calibration on test images with Gaussian noise on the pixels that are "
     "zero in all training images. The data say nothing about their weights: exact Bayesian model "
     "averaging keeps the prior's, so that noise reaches the prediction.",
-)
+)  # fmt: skip
 def noise_on_dead_pixels(source: Path) -> Figure:
     """Draw accuracy and ECE of every posterior against the noise."""
     results = json.loads(Path(source).read_text())

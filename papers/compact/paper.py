@@ -87,32 +87,22 @@ def table1(results: Results) -> list[Table | str]:
 
 TRAINING = (
     RunFigure(
-        "HMC",
-        "chain",
-        "HMC: the chain",
+        "HMC", "chain", "HMC: the chain",
         "Per transition: acceptance probability, NLL of the training images, and test accuracy of "
         "the newest sample and of the average so far.",
-        "metrics.jsonl",
-        figures.chain,
+        "metrics.jsonl", figures.chain,
     ),
     RunFigure(
-        "ensemble",
-        "training",
-        "Ensemble: training",
+        "ensemble", "training", "Ensemble: training",
         "Train loss of each member, and test accuracy of their average prediction, by epoch.",
-        "metrics.jsonl",
-        figures.training,
+        "metrics.jsonl", figures.training,
     ),
     RunFigure(
-        "VI",
-        "training",
-        "VI: training",
+        "VI", "training", "VI: training",
         "The objective −ELBO with its two parts, and test accuracy of the one network at μ, by "
-        "epoch.",
-        "metrics.jsonl",
-        figures.vi_training,
+        "epoch.", "metrics.jsonl", figures.vi_training,
     ),
-)
+)  # fmt: skip
 
 SECTIONS = (
     Section("table1", "Table 1", "Table 1: posteriors as functions", (RunTables("eval", table1),)),

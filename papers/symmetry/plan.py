@@ -5,15 +5,8 @@ from utils.report.paper import Plan, Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
 
-APPROXIMATIONS = (
-    "dropout",
-    "VI",
-    "SWAG",
-    "Laplace",
-    "SGHMC",
-    "SGLD",
-    "snapshot",
-)  # kinds of runs, in the order of Table 1
+# Kinds of runs, in the order of Table 1.
+APPROXIMATIONS = ("dropout", "VI", "SWAG", "Laplace", "SGHMC", "SGLD", "snapshot")
 
 SYMMETRY_STEPS = (
     Step(

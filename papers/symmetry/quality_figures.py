@@ -54,12 +54,10 @@ def functional_collapse(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_diversity",
-    "diversity.npz",
-    title="What a mutual information means",
+    "symmetry_diversity", "diversity.npz", "What a mutual information means",
     caption="Mutual information (MI, left) and disagreement (right) of different kinds of pairs, "
     "in and out of the distribution: means, and bars from the 5 % to the 95 % quantile.",
-)
+)  # fmt: skip
 def diversity_scale(source: Path) -> Figure:
     """Draw means and spreads of the groups of pairs."""
     results = np.load(source)
@@ -135,13 +133,11 @@ def posterior_quality(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Distances to independent networks against scores",
+    "symmetry_table", "table.json", "Distances to independent networks against scores",
     caption="Each point is a posterior with one mode (hollow) or several (filled); the networks "
     "themselves, whose distance is 0 but for noise, and HMC are crosses and do not count. ρ is the "
     "rank correlation within both kinds, with its 95 % interval over methods.",
-)
+)  # fmt: skip
 def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
     rows = json.loads(Path(source).read_text())
@@ -174,13 +170,11 @@ def quality_and_scores(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Reliability diagrams",
+    "symmetry_table", "table.json", "Reliability diagrams",
     caption="Accuracy minus confidence by confidence, in 15 bins of equal width: below 0 a "
     "posterior is overconfident. Left with one mode (points of all modes together), right with "
     "several. Bins with fewer than 10 images are left out.",
-)
+)  # fmt: skip
 def reliability_diagrams(source: Path) -> Figure:
     """Draw the gaps of all rows."""
     rows = json.loads(Path(source).read_text())
@@ -207,12 +201,10 @@ def reliability_diagrams(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Confidence in and out of the distribution",
+    "symmetry_table", "table.json", "Confidence in and out of the distribution",
     caption="Histograms of the largest probability, on test images (solid) and on images from "
     "elsewhere (dashed). Means over modes where a row has one mode.",
-)
+)  # fmt: skip
 def confidence(source: Path) -> Figure:
     """Draw a histogram of confidence for each row."""
     rows = json.loads(Path(source).read_text())

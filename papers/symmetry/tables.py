@@ -73,7 +73,10 @@ def masses(results: Results) -> list[Table]:
     if not summary["network"].startswith("optunet"):
         note = "The paper's values are for OptuNet: see the presets laptop and paper."
         return [Table(["", "ours"], [[name, ours] for name, _, ours in rows], title, note)]
-    modes = [_list(each["excess_modes"]) for each in (paper, summary)]
+    modes = [
+        ", ".join(number(100 * share, 0) for share in each["excess_modes"]) or "–"
+        for each in (paper, summary)
+    ]
     rows.append(["modes of the excess [%]", *modes])
     for cluster, theirs in zip(summary["clusters"], paper["clusters"], strict=False):
         published_excess = 100 * (theirs[0] / theirs[1] - 1)
@@ -93,10 +96,6 @@ def _median(cluster: dict, name: str, factor: float = 1) -> str:
 
 def _range(ends: list[float], factor: float = 1) -> str:
     return " to ".join(number(factor * end, 0) for end in ends)
-
-
-def _list(shares: list[float]) -> str:
-    return ", ".join(number(100 * share, 0) for share in shares) or "–"
 
 
 # ---- weight decay and projection

@@ -95,7 +95,8 @@ def check_posteriors(
 
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:
-    return Gaussian(*setting.prior.standardise(gaussian.mean, gaussian.std), gaussian.network)
+    std = setting.prior.std
+    return Gaussian(gaussian.mean / std, gaussian.std / std, gaussian.network)
 
 
 def check_dead_of_distributions(setting: Setting, views: Views, space: WeightSpace) -> dict:

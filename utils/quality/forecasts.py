@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from utils.data.datasets import Dataset, network_inputs
 from utils.data.out_of_distribution import load_other_images, load_usual_images
+from utils.evaluation.alignment import spaced_positions
 from utils.evaluation.predictions import probit_predictions
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -21,7 +22,6 @@ from utils.quality.diversity import entropy
 from utils.runs.config import option
 from utils.runs.errors import UserError
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,8 +76,7 @@ def load_test_images(
 
 def evenly_spaced(length: int, most: int | None) -> Tensor:
     """Return at most `most` different positions below `length`, evenly spaced, with both ends."""
-    count = min(length, most or length)
-    return torch.from_numpy(np.linspace(0, length - 1, count).round().astype(np.int64))
+    return torch.tensor(spaced_positions(length, most or length))
 
 
 # ---- predictions
@@ -152,15 +151,27 @@ def forecast(
     network: Network, samples: Iterable[Tensor], parts: Parts, images: ImageSets
 ) -> Forecast:
     """Predict with the members, part by part."""
-    gather = {side: _Gathered(parts) for side in ("inside", "outside")}
+    sums: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
     for number, weights in zip(range(parts.count * parts.size), samples, strict=False):
-        for side, gathered in gather.items():
+        for side in ("inside", "outside"):
             inputs = getattr(images, side)
-            gathered.add(
-                number // parts.size,
-                class_probabilities(network, weights.to(inputs.device), inputs),
-            )
-    outlooks = {side: gathered.outlook() for side, gathered in gather.items()}
+            probabilities = class_probabilities(network, weights.to(inputs.device), inputs)
+            if side not in sums:
+                averages = probabilities.new_zeros(parts.count, *probabilities.shape)
+                sums[side] = (
+                    averages,
+                    torch.zeros_like(averages[..., 0]),
+                    torch.zeros_like(probabilities),
+                )
+            averages, entropies, votes = sums[side]
+            averages[number // parts.size] += probabilities
+            entropies[number // parts.size] += entropy(probabilities)
+            votes += torch.nn.functional.one_hot(probabilities.argmax(-1), probabilities.shape[-1])
+    members = parts.count * parts.size
+    outlooks = {
+        side: Outlook(averages / parts.size, entropies / parts.size, votes, members)
+        for side, (averages, entropies, votes) in sums.items()
+    }
     return Forecast(**outlooks, labels=images.labels)
 
 
@@ -177,25 +188,3 @@ def linearised_forecast(modes: Sequence[Posterior], images: ImageSets) -> Foreca
         unknown = torch.full(parts.shape[:2], float("nan"), device=parts.device)
         outlooks[side] = Outlook(parts, unknown, torch.zeros_like(parts[0]), 1)
     return Forecast(**outlooks, labels=images.labels)
-
-
-class _Gathered:
-    """Sums over the members of each part."""
-
-    def __init__(self, parts: Parts):
-        (self._count, self._size), self._sums = parts, None
-
-    def add(self, part: int, probabilities: Tensor) -> None:
-        if self._sums is None:
-            shape = (self._count, *probabilities.shape)
-            self._sums = probabilities.new_zeros(shape), probabilities.new_zeros(shape[:2])
-            self._votes = torch.zeros_like(probabilities)
-        self._sums[0][part] += probabilities
-        self._sums[1][part] += entropy(probabilities)
-        self._votes += torch.nn.functional.one_hot(
-            probabilities.argmax(-1), probabilities.shape[-1]
-        )
-
-    def outlook(self) -> Outlook:
-        parts, entropies = (each / self._size for each in self._sums)
-        return Outlook(parts, entropies, self._votes, self._count * self._size)

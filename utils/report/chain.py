@@ -46,13 +46,8 @@ def chain_tables(run: RunResult) -> list[Table | str]:
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
             "smallest ESS of squared deviations", "median bulk ESS",
             "median bulk ESS per hour"]  # fmt: skip
-    parts = (
-        "smallest_ess_bulk",
-        "smallest_ess_tail",
-        "smallest_ess_squares",
-        "median_ess_bulk",
-        "median_ess_bulk_per_hour",
-    )
+    parts = ("smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares", "median_ess_bulk",
+             "median_ess_bulk_per_hour")  # fmt: skip
     rows = [
         [
             NAMES.get(name, name.replace("_", " ")),
