@@ -14,7 +14,7 @@ prior_width.png and .pdf, and summary.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers.compact import prior_figures
+from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
 from utils.evaluation.evaluate import Candidate, open_candidate, prior_in, temperature_of
 from utils.evaluation.metrics import scores
@@ -67,10 +67,10 @@ def main(config: PriorWidthConfig) -> None:
         widths.append(study(candidate, ready, config))
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
     run.save_json("widths.json", widths)
-    prior_figures.prior_width.save(run)
+    hmc_figures.prior_width.save(run)
     run.finish({"widths": widths})
     print()
-    print_table(prior_figures.width_rows(widths))
+    print_table(hmc_figures.width_rows(widths))
     print(f"Saved in {run.directory}")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from papers.compact import bias_figures
+from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
 from utils.evaluation.diagnostics import Bias, bias, functional_names, functionals
 from utils.evaluation.evaluate import (
@@ -108,9 +108,9 @@ def main(config: BiasConfig) -> None:
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     run.select_matmul()
     cells = run_cells(run, problem, candidate.posterior)
-    bias_figures.sampler_bias.save(run)
+    hmc_figures.sampler_bias.save(run)
     run.finish({"cells": cells})
-    print_table(bias_figures.bias_rows(cells))
+    print_table(hmc_figures.bias_rows(cells))
     print(f"Saved in {run.directory}")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from papers.symmetry import claims, tables
 from utils.data.datasets import Dataset, load_dataset
-from utils.evaluation.evaluate import named_or_newest
+from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.evaluation.metrics import accuracy, beside
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
@@ -42,16 +42,12 @@ from utils.symmetry.rebasin import move, rebase_all
 from torch import Tensor
 
 KIND = "symmetry_compact"
-SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
 SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(Config):
-    posteriors: list[str] = option(
-        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
-        "runs", metavar="NAME=PATH", changeable=True,
-    )  # fmt: skip
+    posteriors: list[str] = sets_option()
     matching: str = option("activation", "how to rebase", choices=METHODS)
     num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
     num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
@@ -60,7 +56,7 @@ class CompactConfig(Config):
 
 def main(config: CompactConfig) -> None:
     device = choose_device(config.device)
-    paths = named_or_newest(config, config.posteriors, SCRIPTS)
+    paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry import claims, figures, tables
-from utils.evaluation.evaluate import named_or_newest
+from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
@@ -41,15 +41,11 @@ from torch import Tensor
 
 KIND = "symmetry_marginals"
 VIEWS = ("as they are", "shuffled", "rebased")
-SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarginalsConfig(Config):
-    posteriors: list[str] = option(
-        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
-        "runs", metavar="NAME=PATH", changeable=True,
-    )  # fmt: skip
+    posteriors: list[str] = sets_option()
     key: str = option(
         "largest", "what the unit is chosen by: the largest of its incoming |w| as in the paper, "
         "their norm or mean, or its weight to the first class", choices=KEYS,
@@ -57,7 +53,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = named_or_newest(config, config.posteriors, SCRIPTS)
+    paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

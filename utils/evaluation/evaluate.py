@@ -30,6 +30,7 @@ from utils.evaluation.weight_space import WeightSpace, fit_weight_space
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
+from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.progress import check_space
@@ -77,11 +78,18 @@ def named_paths(config, given: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
-def named_or_newest(config, given: Sequence[str], scripts: dict[str, str]) -> dict[str, Path]:
-    """Read texts name=PATH; without any, find the batch's finished run of each kind."""
-    if given:
-        return named_paths(config, given)
+def sets_option():
+    """Declare the option that takes sets of networks or chains, as `named_or_newest` reads it."""
+    text = "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
+    return option([], f"{text}runs", metavar="NAME=PATH", changeable=True)
+
+
+def named_or_newest(config) -> dict[str, Path]:
+    """Return what `config.posteriors` names; without any, the batch's HMC and ensemble runs."""
+    if config.posteriors:
+        return named_paths(config, config.posteriors)
     flag = "--posteriors NAME=PATH"
+    scripts = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}
     return {kind: find_run(config, kind, script, flag) for kind, script in scripts.items()}
 
 

@@ -255,7 +255,10 @@ def held_out(
     ]
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,
-        "shuffled": [shuffle(setting, number) for number in range(middle)],
+        "shuffled": [
+            Transformation(network, random_transformation(network, each).permutations)
+            for each in (generator(config.seed, "shuffle", number) for number in range(middle))
+        ],
     }
     orders |= {column.key: each.transformations[:middle] for column, each in aligned.items()}
     rows = {"samples": held_out_scores(averages[0], averages[1], setting, images)}
@@ -270,13 +273,6 @@ def held_out(
             average = mean_probabilities(network, drawn, images)
             rows[f"{kind}, {name}"] = held_out_scores(average, averages[1], setting, images)
     return rows
-
-
-def shuffle(setting: Setting, number: int) -> Transformation:
-    """Draw a permutation of all units."""
-    random = generator(setting.config.seed, "shuffle", number)
-    drawn = random_transformation(setting.network, random)
-    return Transformation(setting.network, drawn.permutations)
 
 
 def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:

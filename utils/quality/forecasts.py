@@ -158,11 +158,8 @@ def forecast(
             probabilities = class_probabilities(network, weights.to(inputs.device), inputs)
             if side not in sums:
                 averages = probabilities.new_zeros(parts.count, *probabilities.shape)
-                sums[side] = (
-                    averages,
-                    torch.zeros_like(averages[..., 0]),
-                    torch.zeros_like(probabilities),
-                )
+                entropies = probabilities.new_zeros(averages.shape[:2])
+                sums[side] = averages, entropies, torch.zeros_like(probabilities)
             averages, entropies, votes = sums[side]
             averages[number // parts.size] += probabilities
             entropies[number // parts.size] += entropy(probabilities)
