@@ -13,14 +13,10 @@ METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
 PAPERS_METRICS = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy")
 
 
-def papers_metrics() -> list[Metric]:
-    """Return the rows of the paper's Table 1."""
-    return [METRICS[name] for name in PAPERS_METRICS]
-
-
-def other_metrics() -> list[Metric]:
-    """Return all other metrics: likelihood and calibration."""
-    return [metric for name, metric in METRICS.items() if name not in PAPERS_METRICS]
+def metrics_of_tables() -> tuple[list[Metric], list[Metric]]:
+    """Return the rows of the paper's Table 1, and all others: likelihood and calibration."""
+    others = [metric for name, metric in METRICS.items() if name not in PAPERS_METRICS]
+    return [METRICS[name] for name in PAPERS_METRICS], others
 
 
 def published_table1(dataset: str) -> dict[str, dict[str, float]]:

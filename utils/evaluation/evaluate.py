@@ -24,9 +24,9 @@ from utils.evaluation.predictions import (
     columns_of,
 )
 from utils.evaluation.setting import Setting
-from utils.evaluation.standard_errors import MetricValues, TableErrors
-from utils.evaluation.views import Views, fit_views, possible_columns, predict_views
-from utils.evaluation.weight_space import WeightSpace, fit_weight_space
+from utils.evaluation.standard_errors import TableErrors
+from utils.evaluation.views import fit_views, possible_columns, predict_views
+from utils.evaluation.weight_space import fit_weight_space
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
@@ -165,76 +165,56 @@ def warn_of_other_data(candidates: Iterable[Candidate]) -> None:
 # ---- comparing them
 
 
-NORMAL = Prior()
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """All results; `save` writes them as files."""
-
-    truth: str
-    labels: Tensor
-    views: Views
-    predictions: dict[Column, PartPredictions]
-    space: WeightSpace
-    table: dict[str, MetricValues]  # by key of the column
-    errors: dict[str, MetricValues]
-    diagnostics: dict
-
-    def save(self, run: Run, about: dict) -> None:
-        """Write table1.json, table1_errors.json, diagnostics.json and all arrays.
-
-        diagnostics.json begins with what `about` says of the posteriors. predictions.npz has the
-        averages [N, classes] by column, and `<column>_mean` of networks at the mean.
-        """
-        run.save_json("table1.json", self.table)
-        run.save_json("table1_errors.json", self.errors)
-        run.save_json("diagnostics.json", about | self.diagnostics)
-        for name, aligned in self.views.compacts(self.truth).items():
-            aligned.compact().save(run.path(f"{name}.npz"))
-        if low_rank := self.views.fits.get(Column(self.truth, LOW_RANK)):
-            low_rank.posterior.write(run.path("low_rank.npz"))
-        arrays = {column.key: each.average() for column, each in self.predictions.items()}
-        for column, each in self.predictions.items():
-            if each.mean_network is not None:
-                arrays[f"{column.key}_mean"] = each.mean_network
-        run.save_arrays("predictions.npz", labels=self.labels, **arrays)
-        self.space.save(run)
-
-
 def evaluate(
-    candidates: dict[str, Posterior], truth: str, data: Dataset, run: Run, prior: Prior = NORMAL,
-    temperature: float = 1.0,
-) -> Evaluation:  # fmt: skip
+    candidates: dict[str, Candidate], truth: str, data: Dataset, run: Run, about: dict
+) -> None:
     """Compare all candidates, of one network, with the truth, which is a set of weight vectors.
 
-    `run` has the settings, an EvaluationConfig, and what an interrupted session has found. The
-    `prior` is the truth's, tempered, for likelihoods to the power 1 / temperature.
+    `run` has the settings, an EvaluationConfig, and what an interrupted session has found. Table,
+    errors, diagnostics.json, which begins with `about`, and all arrays are written to it.
     """
-    candidates = {truth: candidates[truth], **candidates}  # the truth comes first
-    network, images = candidates[truth].network, data.train_images[:2]
-    first = candidates[truth][0].to(images.device)
+    num_points, true = len(data.train_labels), candidates[truth]
+    warn_of_other_priors(candidates.values(), num_points)
+    temperature = temperature_of(true)
+    prior = prior_in(true, num_points, data.train_labels.device).tempered(temperature)
+    posteriors = {name: candidates[name].posterior for name in (truth, *candidates)}
+    network, images = true.posterior.network, data.train_images[:2]
+    first = true.posterior[0].to(images.device)
     further = possible_columns(network, first, images, run.config.further)
     config = replace(run.config, further=further)
     setting = Setting(network, data, config, prior, temperature)
-    check_resources(setting, candidates, run)
-    views = fit_views(setting, candidates, truth, run)
-    predictions = predict_views(setting, candidates, views)
+    check_resources(setting, posteriors, run)
+    views = fit_views(setting, posteriors, truth, run)
+    predictions = predict_views(setting, posteriors, views)
     true_predictions = predictions[Column(truth, SAMPLE)]
     table = {
         column.key: scores(each.compared(true_predictions, data.test_labels))
         for column, each in predictions.items()
     }
-    chains = {name: candidates[name].num_chains for name in views.aligned}
+    chains = {name: posteriors[name].num_chains for name in views.aligned}
     errors = TableErrors(setting, predictions, views.fits, chains, Column(truth, SAMPLE)).table()
-    space = fit_weight_space(setting, candidates, truth, views)
-    checks = check_posteriors(setting, candidates[truth], views, predictions, space)
+    space = fit_weight_space(setting, posteriors, truth, views)
+    checks = check_posteriors(setting, true.posterior, views, predictions, space)
     if setting.config.limit_draws:
-        checks["limits"] = find_limits(setting, candidates, truth, views, predictions)
-    return Evaluation(
-        truth, data.test_labels, views, predictions, space, table,
-        {column.key: row for column, row in errors.items()}, checks,
-    )  # fmt: skip
+        checks["limits"] = find_limits(setting, posteriors, truth, views, predictions)
+    run.save_json("table1.json", table)
+    run.save_json("table1_errors.json", {column.key: row for column, row in errors.items()})
+    run.save_json("diagnostics.json", about | checks)
+    for name, aligned in views.compacts(truth).items():
+        aligned.compact().save(run.path(f"{name}.npz"))
+    if low_rank := views.fits.get(Column(truth, LOW_RANK)):
+        low_rank.posterior.write(run.path("low_rank.npz"))
+    save_predictions(run, predictions, data.test_labels)
+    space.save(run)
+
+
+def save_predictions(run: Run, predictions: dict[Column, PartPredictions], labels: Tensor) -> None:
+    """Write averages [N, classes] by column, and `<column>_mean` of networks at the mean."""
+    arrays = {column.key: each.average() for column, each in predictions.items()}
+    for column, each in predictions.items():
+        if each.mean_network is not None:
+            arrays[f"{column.key}_mean"] = each.mean_network
+    run.save_arrays("predictions.npz", labels=labels, **arrays)
 
 
 def check_resources(setting: Setting, candidates: dict[str, Posterior], run: Run) -> None:
