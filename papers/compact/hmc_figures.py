@@ -96,7 +96,6 @@ def width_rows(widths: list[dict]) -> list[list[str]]:
 
 # ---- samplers without an accept step: cells.jsonl
 
-
 SAMPLER_LOOKS = {"sgld": Look(BLUE, "-", "o"), "sghmc": Look(ORANGE, "--", "s")}
 MOMENT_LINES = ("-", "--", ":", "-.")
 

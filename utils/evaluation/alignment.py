@@ -253,7 +253,6 @@ def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> lis
 
 # ---- further ways of rebasin
 
-
 FIRST, MEAN, NONE = "first", "mean", "none"
 
 

@@ -65,7 +65,6 @@ def _groups(network: Network) -> list[str]:
 
 # ---- R-hat and effective sample size
 
-
 MIN_DRAWS = 8  # per chain; with fewer there are no diagnostics
 MAX_RHAT = 1.05  # above it, report "not mixed"
 REFERENCE_RHAT, REFERENCE_ESS = 1.01, 400  # what Vehtari et al. ask of a chain that others rely on

@@ -183,7 +183,6 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
 
 # ---- rows of the table: distances with scores, the orders by two references
 
-
 LEAST_CLUSTERS = 4  # intervals come from resampling them
 
 

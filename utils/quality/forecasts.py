@@ -81,7 +81,6 @@ def evenly_spaced(length: int, most: int | None) -> Tensor:
 
 # ---- predictions
 
-
 MOST_PARTS = 20  # that predictions are kept of
 
 

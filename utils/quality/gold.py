@@ -248,7 +248,6 @@ def looks_shuffled(values: MetricValues, gold: Gold) -> bool:
 
 # ---- published predictions
 
-
 ADDRESS = (
     "https://raw.githubusercontent.com/izmailovpavel/neurips_bdl_starter_kit/main/data/cifar10/"
     "probs.csv"

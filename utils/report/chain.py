@@ -108,7 +108,6 @@ def progress(run: RunResult) -> str:
 
 # ---- the facts of a card
 
-
 OF_SAMPLER = (
     "num_chains", "num_samples", "num_burnin", "store_every", "step_size", "adapt_step_size",
     "target_acceptance", "trajectory_length", "num_steps", "max_steps", "jitter", "mass", "start",

@@ -77,7 +77,6 @@ def write_images(images: dict[str, bytes], directory: Path) -> None:
 
 # ---- the report
 
-
 STYLE_SHEET = Path(__file__).with_name("report.css")
 
 
