@@ -147,13 +147,9 @@ def wanted_transpositions(size: int, count: int) -> list[int]:
 
 
 def train_pairs(
-    run: Run,
-    network: Network,
-    data: Dataset,
-    settings: TrainingSettings,
-    number: int,
-    state: TrainingState,
-) -> TrainingState:
+    run: Run, network: Network, data: Dataset, settings: TrainingSettings, number: int, state:
+    TrainingState,
+) -> TrainingState:  # fmt: skip
     config = run.config
     members = len(state.weights)
     streams = [(number, k // 2, k % 2) for k in range(members)]  # repetition, pair, copy

@@ -93,17 +93,10 @@ class Aligned:
 
 
 def align(
-    network: Network,
-    samples: Sequence[Tensor],
-    matcher: Matcher,
-    reference: Tensor,
-    test_images: Tensor,
-    blocks: Blocks,
-    watched: Tensor,
-    low_rank: LowRankFit | None = None,
-    known: Sequence[Transformation] = (),
-    on_sample: Callable[[Aligned], None] = lambda aligned: None,
-) -> Aligned:
+    network: Network, samples: Sequence[Tensor], matcher: Matcher, reference: Tensor, test_images:
+    Tensor, blocks: Blocks, watched: Tensor, low_rank: LowRankFit | None = None, known:
+    Sequence[Transformation] = (), on_sample: Callable[[Aligned], None] = lambda aligned: None,
+) -> Aligned:  # fmt: skip
     """Rebase samples one after the other and gather everything about them.
 
     `watched` are indices of weights whose values are kept for every sample. Transformations of the
@@ -133,13 +126,9 @@ def align(
 
 
 def align_again(
-    network: Network,
-    rebased: "RebasedSamples",
-    find: Callable[[Tensor], Transformation],
-    reference: Tensor,
-    num_blocks: int,
-    on_sample: Callable[[], None],
-) -> Aligned:
+    network: Network, rebased: "RebasedSamples", find: Callable[[Tensor], Transformation],
+    reference: Tensor, num_blocks: int, on_sample: Callable[[], None],
+) -> Aligned:  # fmt: skip
     """Rebase rebased samples to another reference; record permutations of the original samples.
 
     `find` is called with one after the other and says how it moves.

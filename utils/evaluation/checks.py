@@ -53,12 +53,9 @@ from torch import Tensor
 
 
 def check_posteriors(
-    setting: Setting,
-    samples,
-    views: Views,
-    predictions: dict[Column, PartPredictions],
-    space: WeightSpace,
-) -> dict:
+    setting: Setting, samples, views: Views, predictions: dict[Column, PartPredictions], space:
+    WeightSpace,
+) -> dict:  # fmt: skip
     """Return all checks; `samples` are the truth's. Comparisons with the prior are in its σ."""
     truth, aligned = space.truth, views.aligned[space.truth]
     sizes = {name: len(indices) for name, indices in setting.watched.items()}
@@ -162,13 +159,9 @@ def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
 
 
 def study(
-    setting: Setting,
-    samples,
-    aligned: Aligned,
-    predictions: dict[Column, PartPredictions],
-    space: WeightSpace,
-    mixed: dict,
-) -> dict:
+    setting: Setting, samples, aligned: Aligned, predictions: dict[Column, PartPredictions], space:
+    WeightSpace, mixed: dict,
+) -> dict:  # fmt: skip
     """Rebase some samples to other references, and networks from the prior as a null."""
     config = setting.config
     average = predictions[Column(space.truth, SAMPLE)].average()
@@ -237,12 +230,9 @@ def describe(setting: Setting, truth: Tensor, fitted: Fitted, reference: Tensor)
 
 
 def study_references(
-    setting: Setting,
-    truth: Tensor,
-    samples: list[Tensor],
-    references: dict[str, Tensor],
+    setting: Setting, truth: Tensor, samples: list[Tensor], references: dict[str, Tensor],
     on_reference: Callable[[], None] = lambda: None,
-) -> dict[str, dict]:
+) -> dict[str, dict]:  # fmt: skip
     """Rebase the same samples to every reference; `truth` is the average prediction [N, classes].
 
     "mean_with_first" and "std_with_first" are correlations over weights with the q_r of the first
@@ -266,13 +256,9 @@ def study_references(
 
 
 def study_prior(
-    setting: Setting,
-    truth: Tensor,
-    reference: Tensor,
-    gaussians: dict[str, Gaussian],
-    count: int,
+    setting: Setting, truth: Tensor, reference: Tensor, gaussians: dict[str, Gaussian], count: int,
     effective: int,
-) -> dict:
+) -> dict:  # fmt: skip
     """Rebase networks drawn from the prior, which know nothing of the data, to a reference.
 
     What their q_r has in common with the reference, and with Gaussians rebased to it, comes from

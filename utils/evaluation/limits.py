@@ -39,12 +39,9 @@ COUNTS = (5, 10, 20, 50, 100, 200)  # of draws
 
 
 def find_limits(
-    setting: Setting,
-    candidates: dict[str, Posterior],
-    truth: str,
-    views: Views,
-    predictions: dict[Column, PartPredictions],
-) -> dict:
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views, predictions:
+    dict[Column, PartPredictions],
+) -> dict:  # fmt: skip
     """Return all of it, for the truth's samples."""
     config, samples = setting.config, candidates[truth]
     images = setting.data.test_images[: config.study_images]

@@ -207,13 +207,9 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
 
 
 def align_set(
-    setting: Setting,
-    samples,
-    name: str,
-    low_rank: LowRankFit | None = None,
-    known=(),
+    setting: Setting, samples, name: str, low_rank: LowRankFit | None = None, known=(),
     on_sample=lambda aligned: None,
-) -> Aligned:
+) -> Aligned:  # fmt: skip
     """Rebase samples to the first of them."""
     reference = samples[0].to(setting.device)
     watched = torch.cat(list(setting.watched.values()))

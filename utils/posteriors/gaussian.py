@@ -75,12 +75,9 @@ def log_likelihood(network: Network, weights: Tensor, images: Tensor, labels: Te
 
 
 def elbo_estimates(
-    posterior: Gaussian,
-    prior: Prior,
-    likelihood: Callable[[Tensor], float],
-    num_draws: int,
+    posterior: Gaussian, prior: Prior, likelihood: Callable[[Tensor], float], num_draws: int,
     random: torch.Generator,
-) -> Tensor | None:
+) -> Tensor | None:  # fmt: skip
     """Return an estimate of the ELBO for each draw; `likelihood` is Σ_n log p(y_n | x_n, w).
 
     None if a weight with a prior has no deviation: then KL(q ‖ p) is infinite.
