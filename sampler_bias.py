@@ -29,8 +29,7 @@ from utils.evaluation.evaluate import (
     prior_in,
     temperature_of,
 )
-from utils.evaluation.metrics import Prediction, scores
-from utils.evaluation.metrics import beside as closeness
+from utils.evaluation.metrics import Prediction, closeness, scores
 from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
 from utils.evaluation.weight_study import dead_weights, weight_groups

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from papers.symmetry import claims, tables
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.evaluate import named_or_newest, sets_option
-from utils.evaluation.metrics import accuracy, beside
+from utils.evaluation.metrics import accuracy, closeness
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for
@@ -124,7 +124,7 @@ def score_draws(posterior: Gaussian, truth: Tensor, data: Dataset, config: Compa
         draws = posterior.draw(config.num_draws, generator(config.seed, "draws", number))
         predicted = mean_probabilities(posterior.network, draws, data.test_images)
         repeats.append(
-            beside(predicted, truth) | {"accuracy": accuracy(predicted, data.test_labels)}
+            closeness(predicted, truth) | {"accuracy": accuracy(predicted, data.test_labels)}
         )
     at_mean = class_probabilities(posterior.network, posterior.mean, data.test_images)
     scores = {name: [each[name] for each in repeats] for name in repeats[0]}

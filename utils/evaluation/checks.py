@@ -15,7 +15,7 @@ from utils.evaluation.alignment import (
     spaced_beside,
     spaced_references,
 )
-from utils.evaluation.metrics import Prediction, beside, scores
+from utils.evaluation.metrics import Prediction, closeness, scores
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
@@ -84,7 +84,7 @@ def check_posteriors(
             "along_chain": [each.total_transpositions() for each in aligned.transformations],
             "random": chance_transpositions(setting.network).mean,
         },
-        f"halves_of_{truth}": beside(*halves),
+        f"halves_of_{truth}": closeness(*halves),
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
         **describe_ways(setting, samples, views, truth),

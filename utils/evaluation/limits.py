@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
 from utils.evaluation.checks import fit_to, prior_network
-from utils.evaluation.metrics import accuracy, beside, calibration_error, mean_nll
+from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
@@ -84,7 +84,7 @@ def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
     for count in (n for n in COUNTS if n <= len(probabilities)):
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
-        scored = [beside(batch, truth) for batch in batches]
+        scored = [closeness(batch, truth) for batch in batches]
         scores = np.array([list(each.values()) for each in scored])
         error = scores.std(0, ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else [None, None]
         row = {"draws": count, "batches": len(batches)}
@@ -169,7 +169,7 @@ def held_out(
 def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
     labels = setting.data.test_labels[: len(images)]
     others = {"accuracy": accuracy(average, labels), "nll": mean_nll(average, labels)}
-    return beside(average, truth) | others
+    return closeness(average, truth) | others
 
 
 # ---- is there anything to align?

@@ -70,7 +70,7 @@ def total_variation(probabilities: Tensor, others: Tensor) -> float:
     return 0.5 * (probabilities.double() - others.double()).abs().sum(-1).mean().item()
 
 
-def beside(probabilities: Tensor, others: Tensor) -> dict[str, float]:
+def closeness(probabilities: Tensor, others: Tensor) -> dict[str, float]:
     """Return agreement and total variation of two predictions."""
     return {
         "agreement": agreement(probabilities, others),

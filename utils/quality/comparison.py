@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from utils.evaluation.metrics import beside
+from utils.evaluation.metrics import closeness
 from utils.networks.network import Network
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
 from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
@@ -109,7 +109,7 @@ def of_predictions(prediction: Forecast, name: str, standard: Standard, errors: 
     count, seed, truths = standard.num_bootstraps, standard.seed, standard.truths
     result = {
         "scores": quality_scores(prediction),
-        "beside": {each: beside(prediction.average, truth) for each, truth in truths.items()},
+        "beside": {each: closeness(prediction.average, truth) for each, truth in truths.items()},
         **curves(prediction, seed),
     }
     if errors:
@@ -147,13 +147,13 @@ def histogram(average: Tensor) -> Tensor:
 
 def averaged(results: Sequence[dict]) -> dict:
     """Return means over modes, with standard errors from their differences; curves likewise."""
-    scores, closeness = ([each[part] for each in results] for part in ("scores", "beside"))
+    scores, beside = ([each[part] for each in results] for part in ("scores", "beside"))
     seconds = ({name: each[name] for name in each if name.endswith("_seconds")} for each in results)
     return {
         "scores": over(mean_of, scores),
         "errors": over(error_of, scores),
-        "beside": over(mean_of, closeness),
-        "beside_errors": over(error_of, closeness),
+        "beside": over(mean_of, beside),
+        "beside_errors": over(error_of, beside),
         "distances": {
             reference: {
                 space: averaged_distance([each["distances"][reference][space] for each in results])

@@ -24,7 +24,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.evaluation.metrics import Prediction, accuracy, beside, scores
+from utils.evaluation.metrics import Prediction, accuracy, closeness, scores
 from utils.evaluation.predictions import PartPredictions
 from utils.evaluation.standard_errors import (
     MetricValues,
@@ -228,7 +228,7 @@ def floor(gold: Gold) -> dict[str, float]:
 
     All of HMC is about half as far from the exact posterior, in TV.
     """
-    return beside(*gold.predictions.halves())
+    return closeness(*gold.predictions.halves())
 
 
 def floor_text(gold: Gold) -> str:

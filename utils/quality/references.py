@@ -12,7 +12,7 @@ from typing import NamedTuple
 from utils.distances.classifier import classify, invariants
 from utils.distances.mmd import distance, jackknife_error, number_modes, power
 from utils.distances.spaces import Space, fit_spaces
-from utils.evaluation.metrics import beside
+from utils.evaluation.metrics import closeness
 from utils.evaluation.standard_errors import deviations, resample
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
@@ -176,7 +176,11 @@ def beside_errors(
 ) -> dict[str, float]:
     """Return standard errors of the same due to the choice of modes, as those of scores."""
     resampling = resample(len(prediction.inside.parts), replicates, seed, "quality", name)
-    return deviations(lambda chosen: beside(prediction.chosen(chosen).average, truth), [resampling])
+
+    def of_parts(chosen: Tensor) -> dict[str, float]:
+        return closeness(prediction.chosen(chosen).average, truth)
+
+    return deviations(of_parts, [resampling])
 
 
 def mean_squares(network: Network, weights: Tensor) -> dict[str, float]:
