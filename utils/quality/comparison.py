@@ -12,12 +12,11 @@ from utils.quality.modes import SampleSet
 from utils.quality.references import (
     Halves,
     Reference,
-    beside_errors,
     fit_reference,
     mean_squares,
 )
 from utils.quality.rows import ONE, LinearisedSet, Row
-from utils.quality.scores import quality_errors, quality_scores
+from utils.quality.scores import part_errors, quality_errors, quality_scores
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -115,7 +114,9 @@ def of_predictions(prediction: Forecast, name: str, standard: Standard, errors: 
     if errors:
         result["errors"] = quality_errors(prediction, count, seed, name)
         result["beside_errors"] = {
-            each: beside_errors(prediction, truth, count, seed, name)
+            each: part_errors(
+                prediction, lambda f, t=truth: closeness(f.average, t), count, seed, name
+            )
             for each, truth in truths.items()
         }
     return result

@@ -12,11 +12,9 @@ from typing import NamedTuple
 from utils.distances.classifier import classify, invariants
 from utils.distances.mmd import distance, jackknife_error, number_modes, power
 from utils.distances.spaces import Space, fit_spaces
-from utils.evaluation.metrics import closeness
-from utils.evaluation.standard_errors import deviations, resample
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
-from utils.quality.forecasts import Forecast, ImageSets, evenly_spaced
+from utils.quality.forecasts import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -169,18 +167,6 @@ def fit_reference(
     return Reference(
         name, spaces, features, invariants(network, weights), half.blocks, permutations, seed
     )
-
-
-def beside_errors(
-    prediction: Forecast, truth: Tensor, replicates: int, seed: int, name: str
-) -> dict[str, float]:
-    """Return standard errors of the same due to the choice of modes, as those of scores."""
-    resampling = resample(len(prediction.inside.parts), replicates, seed, "quality", name)
-
-    def of_parts(chosen: Tensor) -> dict[str, float]:
-        return closeness(prediction.chosen(chosen).average, truth)
-
-    return deviations(of_parts, [resampling])
 
 
 def mean_squares(network: Network, weights: Tensor) -> dict[str, float]:

@@ -86,12 +86,19 @@ def quality_scores(prediction: Forecast, leave_out: tuple[str, ...] = ()) -> Met
 
 
 def quality_errors(prediction: Forecast, replicates: int, seed: int, name: str) -> MetricValues:
+    """Return standard errors of the scores, but of those that are not known by part."""
+    return part_errors(
+        prediction, lambda each: quality_scores(each, OF_ALL_MEMBERS), replicates, seed, name
+    )
+
+
+def part_errors(
+    prediction: Forecast, score: Callable[[Forecast], MetricValues], replicates: int, seed: int,
+    name: str,
+) -> MetricValues:  # fmt: skip
     """Return standard errors due to the choice of modes, or of samples of a single mode.
 
     Test images stay the same: they are common to all posteriors.
     """
-    count = len(prediction.inside.parts)
-    resampling = resample(count, replicates, seed, "quality", name)
-    return deviations(
-        lambda chosen: quality_scores(prediction.chosen(chosen), OF_ALL_MEMBERS), [resampling]
-    )
+    resampling = resample(len(prediction.inside.parts), replicates, seed, "quality", name)
+    return deviations(lambda chosen: score(prediction.chosen(chosen)), [resampling])
