@@ -38,14 +38,7 @@ from utils.runs.seeding import generator
 from utils.symmetry.assignment import Matching
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.paths import (
-    Line,
-    barrier,
-    repair_note,
-    score,
-    tensor_distances,
-    tensor_names,
-)
+from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase
 from utils.symmetry.response_matching import ActivationMatcher

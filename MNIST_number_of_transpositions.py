@@ -40,14 +40,7 @@ from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import (
-    Line,
-    barrier,
-    repair_note,
-    score,
-    tensor_distances,
-    tensor_names,
-)
+from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import random_permutation
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import Transformation

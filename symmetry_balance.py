@@ -28,13 +28,7 @@ from papers.symmetry import figures, mass_claims
 from papers.symmetry.values import converged
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
-from utils.methods.training import (
-    Diverged,
-    TrainingSettings,
-    TrainingState,
-    start_training,
-    train,
-)
+from utils.methods.training import Diverged, TrainingSettings, TrainingState, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities

@@ -34,10 +34,7 @@ GROUPS = {  # of pairs, as symmetry_diversity.py names them
 def functional_collapse(source: Path) -> Figure:
     """Draw the paper's Figure 3."""
     results = np.load(source)
-    labels = {
-        "inside": "MI on test images [nats]",
-        "outside": f"MI on {results['ood']} [nats]",
-    }
+    labels = {"inside": "MI on test images [nats]", "outside": f"MI on {results['ood']} [nats]"}
     drawn, (axes,) = panels(1, 3)
     for axis, (side, label) in zip(axes, labels.items(), strict=False):
         axis.hist(results[side], bins=60, color=BLUE)

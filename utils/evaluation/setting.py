@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 from utils.data.datasets import Dataset
 from utils.evaluation.predictions import FURTHER
-from utils.evaluation.weight_study import (
-    alive_weights,
-    choose_watched,
-    dead_weights,
-    weight_groups,
-)
+from utils.evaluation.weight_study import alive_weights, choose_watched, dead_weights, weight_groups
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks

@@ -176,10 +176,7 @@ def describe_dead(posterior: Gaussian, dead: Tensor) -> dict | None:
     if not dead.any():
         return None
     mean, std = posterior.mean[dead].double(), posterior.std[dead].double()
-    return {
-        "std": std.mean().item(),
-        "root_mean_square": mean.square().mean().sqrt().item(),
-    }
+    return {"std": std.mean().item(), "root_mean_square": mean.square().mean().sqrt().item()}
 
 
 def prior_band(

@@ -24,12 +24,7 @@ from utils.networks.state_dicts import (
     read_state_dict,
     state_dict_in,
 )
-from utils.posteriors.named_samples import (
-    network_in,
-    number_of_networks,
-    rounded,
-    stored_tensors,
-)
+from utils.posteriors.named_samples import network_in, number_of_networks, rounded, stored_tensors
 from utils.posteriors.posterior import mode_directory
 from utils.posteriors.samples import Points, save_kind
 from utils.runs.errors import UserError, reason

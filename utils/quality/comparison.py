@@ -9,12 +9,7 @@ from utils.networks.network import Network
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
 from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
 from utils.quality.modes import SampleSet
-from utils.quality.references import (
-    Halves,
-    Reference,
-    fit_reference,
-    mean_squares,
-)
+from utils.quality.references import Halves, Reference, fit_reference, mean_squares
 from utils.quality.rows import ONE, LinearisedSet, Row
 from utils.quality.scores import part_errors, quality_errors, quality_scores
 from utils.runs.seeding import generator

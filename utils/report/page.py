@@ -95,9 +95,7 @@ class Entry:
 
 
 def write_report(
-    papers: Sequence[tuple[Paper, Results]],
-    directory: Path,
-    conclusions: Sequence[Conclusion] = (),
+    papers: Sequence[tuple[Paper, Results]], directory: Path, conclusions: Sequence[Conclusion] = ()
 ) -> Path:
     """Write report.html, numbers.json and the figures; return the path of the first."""
     directory.mkdir(parents=True, exist_ok=True)
