@@ -61,22 +61,16 @@ def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) ->
 
 
 weight_means = RunFigure(
-    "eval",
-    "weight_pairs_mean",
-    "Figure 4: means of the weights",
+    "eval", "weight_pairs_mean", "Figure 4: means of the weights",
     "μ of each weight by one method against another, before rebasin (top) and after it (bottom), "
     "as densities. Weights of dead pixels are left out.",
-    "weight_space.npz",
-    partial(weight_pairs, part="mean"),
-)
+    "weight_space.npz", partial(weight_pairs, part="mean"),
+)  # fmt: skip
 weight_deviations = RunFigure(
-    "eval",
-    "weight_pairs_std",
-    "Figure 4: standard deviations of the weights",
+    "eval", "weight_pairs_std", "Figure 4: standard deviations of the weights",
     "The same for σ. Values below 10⁻⁶ are drawn as 10⁻⁶.",
-    "weight_space.npz",
-    partial(weight_pairs, part="std"),
-)
+    "weight_space.npz", partial(weight_pairs, part="std"),
+)  # fmt: skip
 
 
 def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
