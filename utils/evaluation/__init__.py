@@ -5,9 +5,9 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     metrics            scores of predictions; METRICS lists those that tables show
     predictions        columns of the table, and what each predicts, in parts to resample
     diagnostics        R-hat and effective sample size of chains; chains that are not exact
-    alignment          passes over samples: ways of rebasin, predictions and moments
     weight_study       groups of weights, their mixing, and how they compare with the prior
     setting            the settings of an evaluation, and what follows from them
+    alignment          passes over samples: ways of rebasin, predictions and moments
     views              the distributions behind the columns
     standard_errors    how uncertain every cell of the table is
     weight_space       means and deviations of all posteriors in one frame
