@@ -43,7 +43,7 @@ from utils.evaluation.predictions import (
 )
 from utils.evaluation.setting import Setting
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
+from utils.networks.predictions import mean_probabilities
 from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
 from utils.posteriors.low_rank import LowRank, LowRankFit
 from utils.posteriors.moments import Moments, block_of, merge_all
@@ -116,12 +116,9 @@ class TauSearch:
     def divergence(self, refinement: Refinement, gaussian: Gaussian) -> float:
         count = self.num_draws if any(refinement.taus) else 1
         drawn = refinement(gaussian).draw(count, generator(self.seed, "scale_draws"))
-        network = refinement.network
-        average = sum(class_probabilities(network, w, self.images) for w in drawn) / count
-        each = torch.special.xlogy(self.truth, self.truth) - torch.special.xlogy(
-            self.truth, average
-        )
-        return each.sum(-1).mean().item()
+        average = mean_probabilities(refinement.network, drawn, self.images)
+        own, cross = (torch.special.xlogy(self.truth, each) for each in (self.truth, average))
+        return (own - cross).sum(-1).mean().item()
 
     def best(self, refinement: Refinement, gaussian: Gaussian, by_layers: bool) -> Refinement:
         """Return the refinement with the best of SCALES, for all weights or layer by layer."""
@@ -305,9 +302,10 @@ def fit_further(
 def tau_search(setting: Setting, samples) -> TauSearch:
     """Return what chooses τ: the predictions of some samples on training images."""
     config, images = setting.config, setting.study_images
-    some = [samples[p] for p in spaced_positions(len(samples), config.study_samples)]
-    truth = sum(class_probabilities(setting.network, w.to(setting.device), images) for w in some)
-    return TauSearch(images, truth / len(some), config.scale_draws, config.seed)
+    positions = spaced_positions(len(samples), config.study_samples)
+    some = (samples[position].to(setting.device) for position in positions)
+    truth = mean_probabilities(setting.network, some, images)
+    return TauSearch(images, truth, config.scale_draws, config.seed)
 
 
 def average_moments(setting: Setting, samples, aligned: Aligned) -> UnitMoments:
