@@ -16,11 +16,16 @@ from pathlib import Path
 
 from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.evaluate import Candidate, open_candidate, prior_in, temperature_of
+from utils.evaluation.evaluate import (
+    Candidate,
+    TableErrors,
+    open_candidate,
+    prior_in,
+    temperature_of,
+)
 from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, predict_draws
 from utils.evaluation.setting import EvaluationConfig, Setting
-from utils.evaluation.standard_errors import TableErrors
 from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set

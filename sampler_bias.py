@@ -29,9 +29,15 @@ from utils.evaluation.evaluate import (
     prior_in,
     temperature_of,
 )
-from utils.evaluation.metrics import Prediction, closeness, scores
+from utils.evaluation.metrics import (
+    Prediction,
+    add_errors,
+    closeness,
+    deviations,
+    resample_chains,
+    scores,
+)
 from utils.evaluation.predictions import PartAverages, PartPredictions
-from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
 from utils.evaluation.weight_study import dead_weights, weight_groups
 from utils.methods.langevin import ChainState, run_epoch
 from utils.methods.method import Problem

@@ -2,18 +2,16 @@
 
 The evaluation sees posteriors by name (utils/posteriors) and never the methods that made them.
 
-    metrics            scores of predictions; METRICS lists those that tables show
-    predictions        columns of the table, and what each predicts, in parts to resample
-    diagnostics        R-hat and effective sample size of chains; chains that are not exact
-    weight_study       groups of weights, their mixing, and how they compare with the prior
-    setting            the settings of an evaluation, and what follows from them
-    alignment          passes over samples: ways of rebasin, predictions and moments
-    views              the distributions behind the columns
-    standard_errors    how uncertain every cell of the table is
-    weight_space       means and deviations of all posteriors in one frame
-    checks             what diagnostics.json holds; q_r with other references, and of the prior
-    limits             how far to trust q_r's numbers: draws, halves, matched units, pixels
-    evaluate           posteriors opened, checked and compared with one of them
-    pruning            which weights to keep, and what accuracy is left
-    networks           networks rebased to the first of them: q_r, accuracies, barriers
+    metrics        scores of predictions, METRICS, and standard errors by resampling
+    predictions    columns of the table, and what each predicts, in parts to resample
+    diagnostics    R-hat and effective sample size of chains; chains that are not exact
+    weight_study   groups of weights, their mixing, and how they compare with the prior
+    setting        the settings of an evaluation, and what follows from them
+    alignment      passes over samples: ways of rebasin, predictions and moments
+    views          the distributions behind the columns
+    weight_space   means and deviations of all posteriors in one frame
+    checks         what diagnostics.json holds; q_r with other references, and of the prior
+    limits         how far to trust q_r's numbers: draws, halves, matched units, pixels
+    evaluate       posteriors opened, checked and compared with one of them, with errors
+    pruning        which weights to keep, and what accuracy is left
 """

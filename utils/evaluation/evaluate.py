@@ -14,7 +14,15 @@ from utils.data.datasets import Dataset
 from utils.evaluation.alignment import WAYS
 from utils.evaluation.checks import check_posteriors
 from utils.evaluation.limits import find_limits
-from utils.evaluation.metrics import scores
+from utils.evaluation.metrics import (
+    MetricValues,
+    Prediction,
+    add_errors,
+    deviations,
+    resample,
+    resample_chains,
+    scores,
+)
 from utils.evaluation.predictions import (
     FURTHER,
     LOW_RANK,
@@ -22,10 +30,10 @@ from utils.evaluation.predictions import (
     Column,
     PartPredictions,
     columns_of,
+    predict_draws,
 )
 from utils.evaluation.setting import Setting
-from utils.evaluation.standard_errors import TableErrors
-from utils.evaluation.views import fit_views, possible_columns, predict_views
+from utils.evaluation.views import Fit, fit_views, possible_columns, predict_views
 from utils.evaluation.weight_space import fit_weight_space
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
@@ -35,6 +43,7 @@ from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.progress import check_space
 from utils.runs.run import Run
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -160,6 +169,101 @@ def warn_of_other_data(candidates: Iterable[Candidate]) -> None:
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{title} {count or 'all'}" for title, count in counts.items())
         print(f"Warning: these are posteriors of different training images ({listed}).")
+
+
+# ---- standard errors of the table
+
+
+@dataclass(frozen=True)
+class TableErrors:
+    """Standard errors of all columns of a table.
+
+    They have independent origins: the test points, the weights drawn from Gaussians, and the
+    samples of each posterior. One origin at a time is resampled while the others stay, and the
+    errors add in squares. The samples of the truth change their own column, the Gaussians fitted to
+    them, and what every other column is compared with.
+    """
+
+    setting: Setting
+    predictions: dict[Column, PartPredictions]
+    fits: dict[Column, Fit]
+    num_chains: dict[str, int]  # by posterior, of those that are sets of samples
+    truth: Column
+
+    def table(self) -> dict[Column, MetricValues]:
+        errors = {}
+        for column in self.predictions:
+            origins = [self.of_points(column)]
+            if column in self.fits:
+                origins.append(self.of_draws(column))
+            origins += [
+                self.of_samples(column, method)
+                for method in self.num_chains
+                if method in (column.method, self.truth.method)
+            ]
+            errors[column] = add_errors(*origins)
+        return errors
+
+    def of_points(self, column: Column) -> MetricValues:
+        """Return the errors due to the choice of test points."""
+        prediction = self._compared(self.predictions[column])
+        points = len(self._labels)
+        resampling = resample(points, self._config.num_bootstraps, self._config.seed, "points")
+        return deviations(lambda chosen: scores(prediction.at(chosen)), [resampling])
+
+    def of_draws(self, column: Column) -> MetricValues:
+        """Return the errors due to the weights drawn from a distribution."""
+        predictions = self.predictions[column]
+        count = len(predictions.sizes)
+        resampling = resample(count, self._config.num_bootstraps, self._config.seed, "draws")
+        return deviations(lambda chosen: scores(self._compared(predictions, chosen)), [resampling])
+
+    def of_samples(self, column: Column, method: str) -> MetricValues:
+        """Return the errors due to the samples of a posterior that the column depends on.
+
+        All refits draw their weights with the same noise, so they differ in the fit alone. The ELBO
+        is not computed for refits: its error is that of its draws.
+        """
+        config, samples, fit = self._config, Column(method, SAMPLE), self.fits.get(column)
+        refitted = fit is not None and fit.again is not None and column.method == method
+        refits = config.further_refits if column.view.way else config.num_refits
+        known, truth = self.predictions[column], self.predictions[self.truth]
+        sizes = self.predictions[samples].sizes.cpu()
+        unknown = dict.fromkeys(scores(self._compared(known)), float("nan"))
+        if refitted and not (config.num_refits and refits):
+            return unknown
+
+        def score(chosen: Tensor) -> MetricValues:
+            ours = known
+            if refitted:
+                if sizes[chosen].sum() < 2:
+                    return unknown  # a single sample has no deviation
+                ours = predict_draws(
+                    self.setting.network, fit.again(chosen.tolist()), self.setting.data.test_images,
+                    config.refit_draws, 1, generator(config.seed, "refit_noise"),
+                )  # fmt: skip
+            average = ours.average(chosen if column == samples else None)
+            true_average = truth.average(chosen if self.truth == samples else None)
+            return scores(
+                Prediction(average, true_average, self._labels, ours.mean_network, known.elbo())
+            )
+
+        replicates = refits if refitted else config.num_bootstraps
+        resamplings = resample_chains(
+            len(sizes), self.num_chains[method], replicates, config.seed, method
+        )
+        return deviations(score, resamplings)
+
+    def _compared(self, predictions: PartPredictions, chosen: Tensor | None = None) -> Prediction:
+        return predictions.compared(self.predictions[self.truth], self._labels, chosen)
+
+    @property
+    def _config(self):
+        return self.setting.config
+
+    @property
+    def _labels(self) -> Tensor:
+        return self.setting.data.test_labels
 
 
 # ---- comparing them

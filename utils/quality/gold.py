@@ -24,9 +24,17 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.evaluation.metrics import Prediction, accuracy, closeness, scores
+from utils.evaluation.metrics import (
+    MetricValues,
+    Prediction,
+    accuracy,
+    add_errors,
+    closeness,
+    deviations,
+    resample,
+    scores,
+)
 from utils.evaluation.predictions import PartPredictions
-from utils.evaluation.standard_errors import MetricValues, add_errors, deviations, resample
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, as_numpy, write_atomically
 

@@ -6,8 +6,16 @@ images are the positive class, in "out" the images from elsewhere.
 
 from collections.abc import Callable
 
-from utils.evaluation.metrics import Metric, accuracy, brier, calibration_error, mean_nll
-from utils.evaluation.standard_errors import MetricValues, deviations, resample
+from utils.evaluation.metrics import (
+    Metric,
+    MetricValues,
+    accuracy,
+    brier,
+    calibration_error,
+    deviations,
+    mean_nll,
+    resample,
+)
 from utils.quality.calibration import (
     adaptive_calibration_error,
     classwise_calibration_error,
