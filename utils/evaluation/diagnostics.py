@@ -328,10 +328,10 @@ def _summary(members: list[dict], hours: float) -> dict:
 
 
 class Bias(NamedTuple):
-    """Of each quantity [F]."""
+    """How the mean of each quantity [F] differs from that in exact chains."""
 
-    difference: np.ndarray  # of its mean, from the exact chains'
-    error: np.ndarray  # standard error of the difference, from the effective samples of both
+    difference: np.ndarray
+    error: np.ndarray  # of the difference, from the effective samples of both
     std: np.ndarray  # of the quantity, in the exact chains
 
     @property

@@ -76,7 +76,7 @@ def load_test_images(
 
 def evenly_spaced(length: int, most: int | None) -> Tensor:
     """Return at most `most` different positions below `length`, evenly spaced, with both ends."""
-    return torch.tensor(spaced_positions(length, most or length))
+    return torch.tensor(spaced_positions(length, most or length), dtype=torch.long)
 
 
 # ---- predictions
