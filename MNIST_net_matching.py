@@ -90,7 +90,7 @@ def main(config: NetMatchingConfig) -> None:
 def resume_pair(
     run: Run, network: Network, data: Dataset, settings: TrainingSettings
 ) -> tuple[TrainingState, dict[str, Tensor]]:
-    """The pair's state, and the results up to it, with room for those to come."""
+    """Return the pair's state, and the results up to it, with room for those to come."""
     config = run.config
     shape = (2, network.num_weights)
     saved = run.load_checkpoint(
@@ -114,7 +114,7 @@ def resume_pair(
 def measure(
     network: Network, data: Dataset, pair: Tensor, config: NetMatchingConfig
 ) -> dict[str, Tensor]:
-    """What training_dynamics.npz holds of one checkpoint.
+    """Return what training_dynamics.npz holds of one checkpoint.
 
     train_loss, train_error, test_loss, test_error [alignment, λ]
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
@@ -151,14 +151,14 @@ def measure(
 
 
 def score_line(part: str, line: Line, data: Dataset) -> dict[str, Tensor]:
-    """Loss and error [alignment, λ]."""
+    """Return loss and error [alignment, λ]."""
     scores = score(line, *data.part(part), data.train_images)
     shape = (len(line.second), len(line.fractions))
     return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
 
 
 def count_transpositions(matchings: list[Matching]) -> Tensor:
-    """NoT [matching, layer]."""
+    """Return NoT [matching, layer]."""
     return torch.tensor(
         [list(matching.transformation.transpositions().values()) for matching in matchings]
     )
@@ -213,7 +213,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
 
 
 def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
-    """The trained pair's barriers and NoT, as the summary and as a table."""
+    """Write the trained pair's barriers and NoT as the summary, and print them as a table."""
     summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
     columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
     rows = [[name, *(summary[name].get(column) for column in columns)] for name in ALIGNMENTS]
@@ -248,7 +248,7 @@ def what_is_lost(results: dict[str, Tensor]) -> str:
 
 
 def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
-    """One alignment's largest barriers over λ and its NoT: after training, and at every epoch."""
+    """Return an alignment's largest barriers over λ and its NoT, after training and over epochs."""
     heights = {
         f"{name}_barrier": barrier(results[name][:, alignment], lambdas(run.config)).amax(-1)
         for name in ("train_loss", "test_loss", "test_error")

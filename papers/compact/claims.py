@@ -468,7 +468,7 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
 
 
 def _chance(dynamics) -> Chance:
-    """NoT of random permutations; earlier runs have only the sizes of the sets of units."""
+    """Return NoT of random permutations; earlier runs have only the sizes of the sets of units."""
     if "random_deviation" in dynamics:
         mean = dynamics["random_transpositions"].sum()
         return Chance(float(mean), float(dynamics["random_deviation"]))
