@@ -137,7 +137,7 @@ class LowRankFit:
 
 
 def _leading_directions(rows: Tensor, rank: int) -> Tensor:
-    """Return at most `rank` orthonormal columns V that keep most of rowsᵀ rows in (Vᵀ rows)ᵀ Vᵀ rows."""
+    """Return at most `rank` orthonormal columns V with (Vᵀ rows)ᵀ Vᵀ rows nearest to rowsᵀ rows."""
     parts = rows.split(COLUMNS_AT_A_TIME, dim=1)
     gram = sum(part.double() @ part.double().T for part in parts)
     values, vectors = torch.linalg.eigh(gram)
