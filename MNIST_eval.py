@@ -26,33 +26,28 @@ and figures. If it is stopped while the truth's samples are rebased, `--resume` 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from papers.compact import limits, weight_figures
 from papers.compact.limits import limit_tables
 from papers.compact.tables import (
     check_tables,
-    other_metrics,
-    papers_metrics,
+    metrics_of_tables,
     published_table1,
     score_numbers,
     score_table,
     ways_table,
 )
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import (
+from utils.evaluation.evaluate import (
     Candidate,
     check_candidates,
     check_data,
     check_names,
+    evaluate,
     named_paths,
     open_candidate,
-    prior_in,
-    temperature_of,
     warn_of_other_data,
-    warn_of_other_priors,
 )
-from utils.evaluation.evaluate import evaluate
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table, print_table
@@ -67,17 +62,10 @@ from utils.runs.script import run_script
 KIND = "eval"  # of its runs: what their directories begin with
 
 
-class RunOption(NamedTuple):
-    """An option that takes a run of a kind, which a script makes."""
-
-    kind: str
-    script: str
-
-
-OPTIONS = {
-    "hmc": RunOption("HMC", "MNIST_HMC.py"),
-    "ensemble": RunOption("ensemble", "MNIST_Ensemble.py"),
-    "vi": RunOption("VI", "MNIST_VI.py"),
+OPTIONS = {  # that take runs: their kinds, and the scripts that make them
+    "hmc": ("HMC", "MNIST_HMC.py"),
+    "ensemble": ("ensemble", "MNIST_Ensemble.py"),
+    "vi": ("VI", "MNIST_VI.py"),
 }
 
 
@@ -112,13 +100,7 @@ def main(config: EvalConfig) -> None:
     data = inputs_for(truth.posterior.network, data).to(device)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     run.select_matmul()
-    posteriors = {name: each.posterior for name, each in candidates.items()}
-    num_points = len(data.train_labels)
-    warn_of_other_priors(candidates.values(), num_points)
-    temperature = temperature_of(truth)
-    prior = prior_in(truth, num_points, device).tempered(temperature)
-    evaluation = evaluate(posteriors, config.truth, data, run, prior, temperature)
-    evaluation.save(run, about(candidates, config.truth))
+    evaluate(candidates, config.truth, data, run, about(candidates, config.truth))
     report(run)
 
 
@@ -159,7 +141,7 @@ def open_named(
     if path and name == "hmc" and config.samples:
         title = "samples"
     elif not path and name in OPTIONS:
-        title = OPTIONS[name].kind
+        title = OPTIONS[name][0]
         path = locate(config, getattr(config, name), *OPTIONS[name], like, optional=not is_truth)
         remedy = "give the path of another run" + ("" if is_truth else f", or --{name} none")
         if path:
@@ -177,7 +159,7 @@ def open_named(
 
 def check_kind(path: Path, name: str) -> None:
     """Refuse a run of another kind, which would be taken for this one in tables."""
-    kind, expected = PastRun(path).kind, OPTIONS[name].kind
+    kind, expected = PastRun(path).kind, OPTIONS[name][0]
     if kind not in (None, expected):
         raise UserError(
             f"{path} is a run of kind {kind}, not {expected}: give another --{name}, or "
@@ -187,7 +169,7 @@ def check_kind(path: Path, name: str) -> None:
 
 def input_name(name: str) -> str:
     """Return what meta.json calls a run that the evaluation is made of."""
-    return OPTIONS[name].kind if name in OPTIONS else name
+    return OPTIONS[name][0] if name in OPTIONS else name
 
 
 def about(candidates: dict[str, Candidate], truth: str) -> dict:
@@ -217,7 +199,7 @@ def report(run: Run) -> None:
     if diagnostics.get("limits", {}).get("dead_pixels"):
         limits.noise_on_dead_pixels.save(run)
     published = published_table1(run.config.dataset) if diagnostics["label"] == "HMC" else {}
-    for name, metrics in (("table1", papers_metrics()), ("calibration", other_metrics())):
+    for name, metrics in zip(("table1", "calibration"), metrics_of_tables(), strict=True):
         run.log_table(name, *score_numbers(table, errors, published, metrics, names))
         score_table(table, errors, published, metrics, names).print()
     for check in [

@@ -72,10 +72,12 @@ def main(config: PruningConfig) -> None:
 
 
 def report(run: Run, results: dict) -> None:
-    """Save the figures, and print the sparsity that every curve reaches."""
+    """Log the curves, save the figures, and print the sparsity that every curve reaches."""
     for part, curves in results["curves"].items():
         for name, curve in curves.items():
-            log_curve(run, f"{part}_{name}", curve["accuracy"])
+            metric = re.sub(r"[^A-Za-z0-9]+", "_", f"{part}_{name}")  # a name that wandb takes
+            for kept, accuracy in zip(KEPT_PERCENT, curve["accuracy"], strict=True):
+                run.log(kept_percent=kept, **{metric: accuracy})
     weight_figures.pruning.save(run)
     weight_figures.pruning_criteria.save(run)
     weight_figures.sigma_histograms.save(run, results["names"])
@@ -84,13 +86,6 @@ def report(run: Run, results: dict) -> None:
     run.finish(sparsity_summary(results))
     table.print()
     print(f"\nSaved in {run.directory}")
-
-
-def log_curve(run: Run, name: str, curve: list[float]) -> None:
-    """Log accuracies over the share kept, under a name of letters, digits and _ for wandb."""
-    metric = re.sub(r"[^A-Za-z0-9]+", "_", name)
-    for kept, share in zip(KEPT_PERCENT, curve, strict=True):
-        run.log(kept_percent=kept, **{metric: share})
 
 
 CONFIG = PruningConfig

@@ -35,17 +35,10 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.assignment import Matcher, Matching
+from utils.symmetry.assignment import Matching
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.paths import (
-    Line,
-    barrier,
-    repair_note,
-    score,
-    tensor_distances,
-    tensor_names,
-)
+from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.rebasin import rebase
 from utils.symmetry.response_matching import ActivationMatcher
@@ -97,7 +90,7 @@ def main(config: NetMatchingConfig) -> None:
 def resume_pair(
     run: Run, network: Network, data: Dataset, settings: TrainingSettings
 ) -> tuple[TrainingState, dict[str, Tensor]]:
-    """The pair's state, and the results up to it, with room for those to come."""
+    """Return the pair's state, and the results up to it, with room for those to come."""
     config = run.config
     shape = (2, network.num_weights)
     saved = run.load_checkpoint(
@@ -121,7 +114,7 @@ def resume_pair(
 def measure(
     network: Network, data: Dataset, pair: Tensor, config: NetMatchingConfig
 ) -> dict[str, Tensor]:
-    """What training_dynamics.npz holds of one checkpoint.
+    """Return what training_dynamics.npz holds of one checkpoint.
 
     train_loss, train_error, test_loss, test_error [alignment, λ]
     distance [alignment, λ, tensor]: ‖W_λ − W_0‖ per tensor and in total
@@ -140,13 +133,17 @@ def measure(
     line = Line(network, first, ends, lambdas(config))
     distances = torch.stack([tensor_distances(network, first, end) for end in ends])
     chosen = 0 if config.by_activation else 1
-    along = match_along(replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen])
+    along, matcher = replace(line, second=ends[[0, 1 + chosen]]), matchers[chosen]
+    if isinstance(matcher, ActivationMatcher):  # all at once, for they share most of the work
+        matched = matcher.match_all(along)
+    else:
+        matched = [matcher(weights) for weights in along.weights]
     return {
         **score_line("train", line, data),
         **score_line("test", line, data),
         # W_λ − W_0 = λ (W_1 − W_0)
         "distance": torch.tensor(lambdas(config)).to(distances)[:, None] * distances[:, None],
-        "transpositions": count_transpositions(along).unflatten(0, (2, -1)),
+        "transpositions": count_transpositions(matched).unflatten(0, (2, -1)),
         "alignment_transpositions": count_transpositions(found),
         "lost": torch.tensor(list(selection.lost().values())),
         "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
@@ -154,21 +151,14 @@ def measure(
 
 
 def score_line(part: str, line: Line, data: Dataset) -> dict[str, Tensor]:
-    """Loss and error [alignment, λ]."""
+    """Return loss and error [alignment, λ]."""
     scores = score(line, *data.part(part), data.train_images)
     shape = (len(line.second), len(line.fractions))
     return {f"{part}_loss": scores.loss.view(shape), f"{part}_error": scores.error.view(shape)}
 
 
-def match_along(line: Line, matcher: Matcher) -> list[Matching]:
-    """Each W_λ matched; by activation all at once, for they share most of the work."""
-    if isinstance(matcher, ActivationMatcher):
-        return matcher.match_all(line)
-    return [matcher(weights) for weights in line.weights]
-
-
 def count_transpositions(matchings: list[Matching]) -> Tensor:
-    """NoT [matching, layer]."""
+    """Return NoT [matching, layer]."""
     return torch.tensor(
         [list(matching.transformation.transpositions().values()) for matching in matchings]
     )
@@ -223,7 +213,7 @@ def save_results(run: Run, network: Network, results: dict[str, Tensor]) -> None
 
 
 def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
-    """The trained pair's barriers and NoT, as the summary and as a table."""
+    """Write the trained pair's barriers and NoT as the summary, and print them as a table."""
     summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
     columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
     rows = [[name, *(summary[name].get(column) for column in columns)] for name in ALIGNMENTS]
@@ -258,7 +248,7 @@ def what_is_lost(results: dict[str, Tensor]) -> str:
 
 
 def summary_of(run: Run, results: dict[str, Tensor], alignment: int) -> dict:
-    """One alignment's largest barriers over λ and its NoT: after training, and at every epoch."""
+    """Return an alignment's largest barriers over λ and its NoT, after training and over epochs."""
     heights = {
         f"{name}_barrier": barrier(results[name][:, alignment], lambdas(run.config)).amax(-1)
         for name in ("train_loss", "test_loss", "test_error")

@@ -40,14 +40,7 @@ from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import (
-    Line,
-    barrier,
-    repair_note,
-    score,
-    tensor_distances,
-    tensor_names,
-)
+from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import random_permutation
 from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import Transformation
@@ -109,7 +102,7 @@ def main(config: TranspositionsConfig) -> None:
 def resume_pairs(
     run: Run, network: Network, settings: TrainingSettings
 ) -> tuple[int, TrainingState]:
-    """The number of the repetition at work, and its pairs' state."""
+    """Return the number of the repetition that is under way, and its pairs' state."""
     shape = (2 * run.config.num_perm_exps, network.num_weights)
     saved = run.load_checkpoint(weights=shape, momentum=shape)
     if saved:
@@ -122,14 +115,14 @@ def resume_pairs(
 def start_pairs(
     run: Run, network: Network, settings: TrainingSettings, number: int
 ) -> TrainingState:
-    """All pairs of a repetition before training: first network, its copy, and so on."""
+    """Return all pairs of a repetition before training: first network, its copy, and so on."""
     pairs = [make_pair(run.config, network, number, k) for k in range(run.config.num_perm_exps)]
     weights = [weights for pair in pairs for weights in (pair.first, pair.second)]
     return start_training(torch.stack(weights).to(run.device), settings)
 
 
 def make_pair(config: TranspositionsConfig, network: Network, number: int, k: int) -> Pair:
-    """Each set of units has its own permutation of its own NoT."""
+    """Return a pair. Each set of units has its own permutation of its own NoT."""
     first = network.initial_weights(generator(config.seed, "initial_weights", number, k))
     random = generator(config.seed, "planted_permutation", number, k)
     planted = Transformation(network)
@@ -142,18 +135,14 @@ def make_pair(config: TranspositionsConfig, network: Network, number: int, k: in
 
 
 def wanted_transpositions(size: int, count: int) -> list[int]:
-    """`count` values of NoT, evenly spaced from 1 to the most that `size` units can have."""
+    """Return `count` values of NoT, evenly spaced from 1 to the most that `size` units can have."""
     return np.linspace(min(1, size - 1), size - 1, count).round().astype(int).tolist()
 
 
 def train_pairs(
-    run: Run,
-    network: Network,
-    data: Dataset,
-    settings: TrainingSettings,
-    number: int,
-    state: TrainingState,
-) -> TrainingState:
+    run: Run, network: Network, data: Dataset, settings: TrainingSettings, number: int, state:
+    TrainingState,
+) -> TrainingState:  # fmt: skip
     config = run.config
     members = len(state.weights)
     streams = [(number, k // 2, k % 2) for k in range(members)]  # repetition, pair, copy
@@ -175,7 +164,7 @@ def train_pairs(
 def measure_pairs(
     run: Run, network: Network, data: Dataset, number: int, weights: Tensor
 ) -> list[dict]:
-    """The records of all pairs of a repetition, trained to `weights` [2 pairs, d]."""
+    """Return the records of all pairs of a repetition, trained to `weights` [2 pairs, d]."""
     config, records = run.config, []
     with progress_bar(config.num_perm_exps, "measuring", unit="pair") as bar:
         for k in range(config.num_perm_exps):
@@ -190,7 +179,7 @@ def measure_pairs(
 def measure_pair(
     network: Network, data: Dataset, config: TranspositionsConfig, pair: Pair, trained: Tensor
 ) -> list[dict]:
-    """A pair at initialisation, trained, and trained with the planted permutation undone.
+    """Measure a pair at initialisation, trained, and trained with the planted permutation undone.
 
     planted, found       NoT per hidden layer: of the permutation planted, and of the rebasin
     distance             of the two networks, per tensor and in total
@@ -209,24 +198,20 @@ def measure_pair(
         for stage in ("initial", "trained")
     )
     matchers = {"initial": before, "trained": after, "undone": after}
+    names = tensor_names(network)
     return [
         {
             "stage": stage,
             "hidden_sizes": network.set_sizes,
             "random_transpositions": chance_transpositions(network).mean,
             "planted": list(pair.planted.transpositions().values()),
-            "found": list(matchers[stage](second).transformation.transpositions().values()),
-            "distance": named_distances(network, first, second),
-            **midpoint("train", network, first, second, data),
-            **midpoint("test", network, first, second, data),
+            "found": list(matchers[stage](ends[1]).transformation.transpositions().values()),
+            "distance": dict(zip(names, tensor_distances(network, *ends).tolist(), strict=True)),
+            **midpoint("train", network, *ends, data),
+            **midpoint("test", network, *ends, data),
         }
-        for stage, (first, second) in stages.items()
+        for stage, ends in stages.items()
     ]
-
-
-def named_distances(network: Network, first: Tensor, second: Tensor) -> dict[str, float]:
-    distances = tensor_distances(network, first, second).tolist()
-    return dict(zip(tensor_names(network), distances, strict=True))
 
 
 def midpoint(
@@ -242,7 +227,7 @@ def midpoint(
 
 
 def load_records(run: Run, number: int) -> list[dict]:
-    """The records of the repetitions before this one, which are not measured again."""
+    """Return the records of earlier repetitions, which are not measured again."""
     path = run.path("transpositions.jsonl")
     try:
         found = read_records(path) if number else []
@@ -255,7 +240,7 @@ def load_records(run: Run, number: int) -> list[dict]:
 
 
 def report(run: Run, records: list[dict]) -> None:
-    """How NoT after training follows NoT planted, and what the barrier does with it."""
+    """Print how NoT after training, and the barrier, follow the NoT that was planted."""
     summary = {
         stage: summary_of([record for record in records if record["stage"] == stage])
         for stage in STAGES
@@ -278,7 +263,7 @@ def report(run: Run, records: list[dict]) -> None:
 
 
 def summary_of(records: list[dict]) -> dict:
-    """Of one stage of all pairs and runs."""
+    """Return averages and rank correlations over all pairs and runs at one stage."""
     found, planted = (
         np.array([record[name] for record in records]) for name in ("found", "planted")
     )  # [record, layer]
@@ -303,7 +288,7 @@ def summary_of(records: list[dict]) -> dict:
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's; undefined (NaN) where one of the two does not vary."""
+    """Return Spearman's ρ; NaN if one of the two does not vary."""
     varies = np.ptp(first) > 0 and np.ptp(second) > 0
     return float(spearmanr(first, second).statistic) if varies else float("nan")
 

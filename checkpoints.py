@@ -36,11 +36,11 @@ from utils.networks.predictions import class_probabilities
 from utils.networks.registry import CONV_NETWORKS, conv_network, inputs_for, usual_shape
 from utils.posteriors.exchange import export_tars, import_networks, read_all
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import Mixture, is_set
 from utils.posteriors.named_samples import save_named_samples
+from utils.posteriors.posterior import Mixture, is_set
 from utils.quality.gold import floor_text, read_gold, save_gold
 from utils.report.card import NetworkSet, card, preparation
-from utils.report.chain_card import chain_facts, chain_sections, gold_card, is_chain
+from utils.report.chain import chain_facts, chain_sections, gold_card, is_chain
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping

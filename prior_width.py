@@ -14,16 +14,21 @@ prior_width.png and .pdf, and summary.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers.compact import prior_figures
+from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import Candidate, open_candidate, prior_in, temperature_of
+from utils.evaluation.evaluate import (
+    Candidate,
+    TableErrors,
+    open_candidate,
+    prior_in,
+    temperature_of,
+)
 from utils.evaluation.metrics import scores
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, predict_draws
 from utils.evaluation.setting import EvaluationConfig, Setting
-from utils.evaluation.standard_errors import TableErrors
 from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
@@ -67,10 +72,10 @@ def main(config: PriorWidthConfig) -> None:
         widths.append(study(candidate, ready, config))
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
     run.save_json("widths.json", widths)
-    prior_figures.prior_width.save(run)
+    hmc_figures.prior_width.save(run)
     run.finish({"widths": widths})
     print()
-    print_table(prior_figures.width_rows(widths))
+    print_table(hmc_figures.width_rows(widths))
     print(f"Saved in {run.directory}")
 
 

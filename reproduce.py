@@ -27,8 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers import PAPERS
-from papers.conclusions import CONCLUSIONS
+from papers import CONCLUSIONS, PAPERS
 from utils.data.sources import SOURCES
 from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge

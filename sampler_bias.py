@@ -19,27 +19,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from papers.compact import bias_figures
+from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.bias import Bias, bias
-from utils.evaluation.candidates import (
+from utils.evaluation.diagnostics import Bias, bias, functional_names, functionals
+from utils.evaluation.evaluate import (
     Candidate,
     check_data,
     open_candidate,
     prior_in,
     temperature_of,
 )
-from utils.evaluation.functionals import functional_names, functionals
-from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.metrics import (
+    Prediction,
+    add_errors,
+    closeness,
+    deviations,
+    resample_chains,
+    scores,
+)
 from utils.evaluation.predictions import PartAverages, PartPredictions
-from utils.evaluation.standard_errors import add_errors, deviations, resample_chains
 from utils.evaluation.weight_study import dead_weights, weight_groups
 from utils.methods.langevin import ChainState, run_epoch
 from utils.methods.method import Problem
 from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -108,9 +113,9 @@ def main(config: BiasConfig) -> None:
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     run.select_matmul()
     cells = run_cells(run, problem, candidate.posterior)
-    bias_figures.sampler_bias.save(run)
+    hmc_figures.sampler_bias.save(run)
     run.finish({"cells": cells})
-    print_table(bias_figures.bias_rows(cells))
+    print_table(hmc_figures.bias_rows(cells))
     print(f"Saved in {run.directory}")
 
 
@@ -180,13 +185,10 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
 def record_of_hmc(exact: Measured, problem: Problem, quantities) -> dict:
     """Return HMC's own scores, and how far its halves are from each other."""
     predictions, labels = exact.predictions, problem.data.test_labels
-    halves = predictions.halves()
     own = scores(predictions.compared(predictions, labels))
     return {
         "method": "hmc",
-        "halves": {
-            "agreement": agreement(*halves), "total_variation": total_variation(*halves)
-        },
+        "halves": closeness(*predictions.halves()),
         "nll": own["nll"], "accuracy": own["sample_accuracy"],
         "means": dict(zip(quantities.names, exact.quantities.mean((0, 1)).tolist(), strict=True)),
     }  # fmt: skip

@@ -20,7 +20,7 @@ from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import PartPredictions, predict_draws, predict_samples
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import is_set
+from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
 from utils.quality.gold import (
     Gold,
@@ -60,7 +60,8 @@ def main() -> None:
         scored[str(path)] = score_beside(predictions, gold, options.num_bootstraps, options.seed)
     report(scored, gold, options)
     if options.out:
-        save_json(options.out, as_json(scored, gold))
+        scores = {name: each._asdict() for name, each in scored.items()}
+        save_json(options.out, {"gold": gold.name, "floor": floor(gold), "scores": scores})
         print(f"Wrote {options.out}")
 
 
@@ -178,14 +179,6 @@ def cell(metric, scored: Scored) -> str:
     factor, digits = (100, 2) if metric.percent else (1, 4)
     value, error = (factor * each[metric.name] for each in (scored.values, scored.errors))
     return f"{value:.{digits}f} ± {error:.{digits}f}"
-
-
-def as_json(scored: dict[str, Scored], gold: Gold) -> dict:
-    return {
-        "gold": gold.name,
-        "floor": floor(gold),
-        "scores": {name: each._asdict() for name, each in scored.items()},
-    }
 
 
 if __name__ == "__main__":

@@ -34,13 +34,18 @@ HEADINGS = ["units", "log10 permutations", "scalings", "signs"]
 def main() -> None:
     options = read_options()
     if options.network is None:
-        refuse_unused(options)
-        print_table(table_of_networks(all_networks()))
+        for name, value in vars(options).items():  # those in the table have their usual settings
+            if value is not None:
+                raise UserError(f"--{name} belongs to one network: give its --network as well.")
+        print_table(table_of_networks())
         return
     network = network_of(options)
     counts = count_symmetries(network)
     print(f"{network}: {num_weights(network)} weights")
-    rows = [[units_of(network, name), *cells(counts[name])] for name in counts]
+    rows = [
+        [f"{name}: {' × '.join(map(str, network.units(name)))}", *cells(counts[name])]
+        for name in counts
+    ]
     print_table([["group", *HEADINGS], *rows, ["all", *cells(total(counts))]])
 
 
@@ -58,13 +63,6 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def refuse_unused(options: argparse.Namespace) -> None:
-    """Refuse settings of a network that is not named: those in the table have their usual ones."""
-    for name, value in vars(options).items():
-        if value is not None:
-            raise UserError(f"--{name} belongs to one network: give its --network as well.")
-
-
 def network_of(options: argparse.Namespace) -> Network:
     is_mlp = options.network == MLP.name
     foreign = ("width", "input_shape") if is_mlp else ("hidden_sizes", "activation")
@@ -78,14 +76,10 @@ def network_of(options: argparse.Namespace) -> Network:
     return conv_network(options.network, shape, width=options.width)
 
 
-def all_networks() -> dict[str, Network]:
-    """Return every network in its usual size."""
-    convolutional = {name: conv_network(name, usual_shape(name)) for name in CONV_NETWORKS}
-    return {"mlp": MLP(), "mlp, tanh": MLP(activation="tanh"), **convolutional}
-
-
-def table_of_networks(networks: dict[str, Network]) -> list[list[str]]:
-    """Return one row for each network, below the headings."""
+def table_of_networks() -> list[list[str]]:
+    """Return one row for each network in its usual size, below the headings."""
+    networks = {"mlp": MLP(), "mlp, tanh": MLP(activation="tanh")}
+    networks |= {name: conv_network(name, usual_shape(name)) for name in CONV_NETWORKS}
     rows = [["network", "weights", *HEADINGS, "published log10"]]
     for name, network in networks.items():
         counts = cells(total(count_symmetries(network)))
@@ -96,10 +90,6 @@ def table_of_networks(networks: dict[str, Network]) -> list[list[str]]:
 def num_weights(network: Network) -> str:
     """Count the weights, without running statistics."""
     return f"{sum(slot.size for slot in network.slots if slot.role != 'buffer'):,}"
-
-
-def units_of(network: Network, name: str) -> str:
-    return f"{name}: {' × '.join(map(str, network.units(name)))}"
 
 
 def cells(counts: Symmetries) -> list[str]:

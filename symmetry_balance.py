@@ -25,21 +25,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from papers.symmetry import figures, mass_claims
-from papers.symmetry.cells import converged
+from papers.symmetry.values import converged
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
-from utils.methods.training import (
-    Diverged,
-    TrainingSettings,
-    TrainingState,
-    start_training,
-    train,
-)
+from utils.methods.training import Diverged, TrainingSettings, TrainingState, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for, network_for
-from utils.report.paper import print_verdicts
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import NETWORKS, Config, NetworkConfig, option
 from utils.runs.errors import UserError
@@ -104,11 +98,9 @@ def main(config: BalanceConfig) -> None:
     run = open_run(config, KIND, device)
     run.select_matmul()
     records = train_grid(run, networks, images)
-    figures.balance.save(run)
-    figures.intervention.save(run)
-    run.finish({"cells": [final_numbers(record) for record in records]})
-    print_verdicts(run, *mass_claims.BALANCE)
-    print(f"Saved in {run.directory}")
+    summary = {"cells": [final_numbers(record) for record in records]}
+    drawn = (figures.balance, figures.intervention)
+    conclude(run, summary, drawn, claims=mass_claims.BALANCE)
 
 
 def networks_of(config: BalanceConfig, images: Dataset) -> dict[str, Network]:
@@ -145,7 +137,10 @@ def train_grid(run: Run, networks: dict[str, Network], images: Dataset) -> list[
             network = networks[cell.network]
             bar.set_postfix(network=network.name, optimizer=cell.optimizer, refresh=False)
             data = inputs_for(network, images)
-            records.append(record_of(network, data, cell, run.config))
+            try:
+                records.append(measure_cell(network, data, cell, run.config))
+            except Diverged:
+                records.append({**cell._asdict(), "diverged": True})
             save_records(path, records)
             bar.update()
             run.stop_if_asked()
@@ -158,14 +153,6 @@ def train_grid(run: Run, networks: dict[str, Network], images: Dataset) -> list[
 
 
 # ---- one cell
-
-
-def record_of(network: Network, data: Dataset, cell: Cell, config: BalanceConfig) -> dict:
-    """Return the record of a cell, of which only that is known if it diverges."""
-    try:
-        return measure_cell(network, data, cell, config)
-    except Diverged:
-        return {**cell._asdict(), "diverged": True}
 
 
 def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceConfig) -> dict:
@@ -272,16 +259,11 @@ def final_numbers(record: dict) -> dict:
         return record
     numbers = {name: record[name] for name in Cell._fields}
     numbers["decay_time"] = record["decay_time"][-1]
-    for name in ("share_left", "mass", "minimum", "excess"):
-        numbers[name] = mean(record[name][-1])
-    for name in ("accuracy", "nll", "calibration_error", "barrier"):
-        numbers[name] = mean(record[name])
+    ends = {name: record[name][-1] for name in ("share_left", "mass", "minimum", "excess")}
+    ends |= {name: record[name] for name in ("accuracy", "nll", "calibration_error", "barrier")}
+    numbers |= {name: sum(values) / len(values) for name, values in ends.items()}
     numbers["second_difference"] = min(record["second_difference"])
     return numbers
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 CONFIG = BalanceConfig

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 from papers.symmetry import claims, tables
 from utils.data.datasets import Dataset, load_dataset
-from utils.evaluation.candidates import named_or_newest
-from utils.evaluation.metrics import accuracy, agreement, total_variation
+from utils.evaluation.evaluate import named_or_newest, sets_option
+from utils.evaluation.metrics import accuracy, closeness
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for
+from utils.posteriors.files import Members, open_members
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.members import Members, open_members
 from utils.posteriors.moments import fit_blocks
-from utils.report.paper import print_verdicts, results_of
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -42,16 +42,12 @@ from utils.symmetry.rebasin import move, rebase_all
 from torch import Tensor
 
 KIND = "symmetry_compact"
-SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
 SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(Config):
-    posteriors: list[str] = option(
-        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
-        "runs", metavar="NAME=PATH", changeable=True,
-    )  # fmt: skip
+    posteriors: list[str] = sets_option()
     matching: str = option("activation", "how to rebase", choices=METHODS)
     num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
     num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
@@ -60,7 +56,7 @@ class CompactConfig(Config):
 
 def main(config: CompactConfig) -> None:
     device = choose_device(config.device)
-    paths = named_or_newest(config, config.posteriors, SCRIPTS)
+    paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
@@ -79,11 +75,8 @@ def main(config: CompactConfig) -> None:
         images = ready.train_images[:num_train][: config.num_match_images]
         results[name] = compare_gaussians(members, name, ready, images, config)
     run.save_json("compact.json", results)
-    run.finish({"columns": results})
-    for table in tables.gaussians_without_scales(results_of(run)):
-        table.print()
-    print_verdicts(run, claims.scales_matter)
-    print(f"Saved in {run.directory}")
+    shown = {"tables": [tables.gaussians_without_scales], "claims": [claims.scales_matter]}
+    conclude(run, {"columns": results}, **shown)
 
 
 # ---- Gaussians
@@ -126,14 +119,15 @@ def score_draws(posterior: Gaussian, truth: Tensor, data: Dataset, config: Compa
 
     Repeats draw the same noise for every Gaussian, so differences between Gaussians are paired.
     """
-    scores = {"agreement": [], "total_variation": [], "accuracy": []}
+    repeats = []
     for number in range(config.num_repeats):
         draws = posterior.draw(config.num_draws, generator(config.seed, "draws", number))
         predicted = mean_probabilities(posterior.network, draws, data.test_images)
-        scores["agreement"].append(agreement(predicted, truth))
-        scores["total_variation"].append(total_variation(predicted, truth))
-        scores["accuracy"].append(accuracy(predicted, data.test_labels))
+        repeats.append(
+            closeness(predicted, truth) | {"accuracy": accuracy(predicted, data.test_labels)}
+        )
     at_mean = class_probabilities(posterior.network, posterior.mean, data.test_images)
+    scores = {name: [each[name] for each in repeats] for name in repeats[0]}
     return scores | {"mean_accuracy": [accuracy(at_mean, data.test_labels)]}
 
 

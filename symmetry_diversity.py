@@ -16,7 +16,6 @@ and .pdf), and summary.json.
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from papers.symmetry import quality_claims, quality_figures
@@ -25,16 +24,16 @@ from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
-from utils.posteriors.members import Members, open_members
-from utils.quality.correlation import Correlation, pair_correlation
+from utils.posteriors.files import Members, open_members
+from utils.quality.correlation import pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
-from utils.quality.images import ImageSets, evenly_spaced, load_test_images
-from utils.quality.references import reference_paths
-from utils.report.paper import print_verdicts
+from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images, ood_option
+from utils.quality.references import hmc_option, networks_option, reference_paths
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
-from utils.runs.lookup import NEWEST, NONE, identify
+from utils.runs.lookup import identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -50,20 +49,9 @@ SIDES = ("inside", "outside")  # of the distribution that networks are trained o
 
 @dataclass(frozen=True, kw_only=True)
 class DiversityConfig(Config):
-    networks: str = option(
-        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
-    hmc: str = option(
-        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
-    ood: str | None = option(
-        None,
-        "data set out of the distribution, by default the usual one; MNIST-noise-3: corrupted, see "
-        "docs/data.md",
-        metavar="NAME",
-    )
+    networks: str = networks_option()
+    hmc: str = hmc_option()
+    ood: str | None = ood_option()
     num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
     num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)
     num_copies: int = option(10, "networks that are fine-tuned twice, at most", minimum=1)
@@ -89,7 +77,11 @@ def main(config: DiversityConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     networks = limited(open_members(paths["networks"]), config.num_networks)
-    check_independent(networks, paths["networks"])
+    if not networks.independent or len(networks.weights) < 4:
+        raise UserError(
+            f"{paths['networks']} has no set of at least 4 independent networks: give one of "
+            "train.py --method sgd with --networks."
+        )
     network = networks.network
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
@@ -101,11 +93,9 @@ def main(config: DiversityConfig) -> None:
     if "hmc" in paths:
         results |= compare_chains(open_members(paths["hmc"]), networks, images.to(device), run)
     run.save_arrays("diversity.npz", ood=images.outside_name, **results)
-    quality_figures.functional_collapse.save(run)
-    quality_figures.diversity_scale.save(run)
-    run.finish(summary | {"ood": images.outside_name, "groups": means_of_groups(results)})
-    print_verdicts(run, quality_claims.collapse_is_absent)
-    print(f"Saved in {run.directory}")
+    summary |= {"ood": images.outside_name, "groups": means_of_groups(results)}
+    drawn = (quality_figures.functional_collapse, quality_figures.diversity_scale)
+    conclude(run, summary, drawn, claims=[quality_claims.collapse_is_absent])
 
 
 # ---- what is compared
@@ -118,14 +108,6 @@ def limited(members: Members, most: int) -> Members:
         return members._replace(weights=members.weights[:most])
     kept = evenly_spaced(draws, max(1, most // chains))
     return members._replace(weights=members.weights[:, kept])
-
-
-def check_independent(members: Members, path: Path) -> None:
-    if not members.independent or len(members.weights) < 4:
-        raise UserError(
-            f"{path} has no set of at least 4 independent networks: give one of train.py --method "
-            "sgd with --networks."
-        )
 
 
 # ---- comparing them
@@ -152,7 +134,10 @@ def compare_networks(members: Members, images: ImageSets, run: Run) -> tuple[dic
         **{side: spread(pairs, side) for side in SIDES},
         "correlation": pair_correlation(*matrices, random, config.num_permutations)._asdict(),
         "correlation_with_disagreement": {
-            side: of_disagreement(pairs, side, random)._asdict() for side in SIDES
+            side: pair_correlation(
+                pairs.information[side].numpy(), pairs.disagreement[side].numpy(), random, draws=20
+            )._asdict()
+            for side in SIDES
         },
     }
     return arrays, summary
@@ -198,11 +183,6 @@ def spread(pairs: Pairs, side: str) -> dict:
         "quantiles": np.quantile(values, [0, 0.01, 0.05, 0.5, 0.95, 0.99, 1]).tolist(),
         "disagreement": float(pairs_of(pairs.disagreement[side]).mean()),
     }
-
-
-def of_disagreement(pairs: Pairs, side: str, random: np.random.Generator) -> Correlation:
-    both = (pairs.information[side].numpy(), pairs.disagreement[side].numpy())
-    return pair_correlation(*both, random, draws=20)
 
 
 def compare_copies(

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry import claims, figures, tables
-from utils.evaluation.candidates import named_or_newest
-from utils.posteriors.members import Members, open_members
-from utils.report.paper import print_verdicts, results_of
+from utils.evaluation.evaluate import named_or_newest, sets_option
+from utils.posteriors.files import Members, open_members
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -41,15 +41,11 @@ from torch import Tensor
 
 KIND = "symmetry_marginals"
 VIEWS = ("as they are", "shuffled", "rebased")
-SCRIPTS = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}  # runs that are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarginalsConfig(Config):
-    posteriors: list[str] = option(
-        [], "sets of networks or chains, each as NAME=PATH; by default the newest HMC and ensemble "
-        "runs", metavar="NAME=PATH", changeable=True,
-    )  # fmt: skip
+    posteriors: list[str] = sets_option()
     key: str = option(
         "largest", "what the unit is chosen by: the largest of its incoming |w| as in the paper, "
         "their norm or mean, or its weight to the first class", choices=KEYS,
@@ -57,7 +53,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = named_or_newest(config, config.posteriors, SCRIPTS)
+    paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
@@ -69,12 +65,10 @@ def main(config: MarginalsConfig) -> None:
         for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
-    figures.largest_weights.save(run)
-    run.finish(without_counts(results))
-    for table in tables.uniformity_tests(results_of(run)):
-        table.print()
-    print_verdicts(run, claims.units_are_exchangeable)
-    print(f"Saved in {run.directory}")
+    conclude(
+        run, without_counts(results), [figures.largest_weights], [tables.uniformity_tests],
+        [claims.units_are_exchangeable],
+    )  # fmt: skip
 
 
 def check_units(posteriors: dict[str, Members]) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from papers.symmetry import figures, mass_claims
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
-from utils.posteriors.members import open_members
-from utils.report.paper import print_verdicts
+from utils.posteriors.files import open_members
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -73,38 +73,28 @@ def main(config: MassConfig) -> None:
     )  # fmt: skip
     network.save(run.path("network.json"))
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
-    figures.representation_cost.save(run)
-    run.finish(summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed))
-    print_verdicts(run, *mass_claims.MASS)
-    print(f"Saved in {run.directory}")
+    summary = summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed)
+    conclude(run, summary, [figures.representation_cost], claims=mass_claims.MASS)
 
 
 def find_posteriors(config: MassConfig) -> list[Path]:
-    if config.posterior:
-        paths = [existing(config, path) for path in config.posterior]
-        refuse_twice(paths)
-        ready = [path for path in paths if not is_under_way(path)]
-        for path in paths:
-            if list(path.glob("mode-*")) and not (path / "posterior.json").exists():
-                raise UserError(
-                    f"{path} is not finished: give {path}/mode-* for the networks that are ready."
-                )
-        if not ready:
-            raise UserError(f"{paths[0]} has no networks yet: train.py is training them.")
-        return ready
-    return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
-
-
-def is_under_way(path: Path) -> bool:
-    """Tell whether this is a group of a run's networks that is being trained."""
-    return path.match("mode-*") and not (path / "posterior.json").exists()
-
-
-def refuse_twice(paths: list[Path]) -> None:
-    """Refuse sets that are given twice, or that others contain."""
+    """Return the sets that are given, without groups of networks that are still being trained."""
+    if not config.posterior:
+        return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
+    paths = [existing(config, path) for path in config.posterior]
     for first, second in permutations([path.resolve() for path in paths], 2):
-        if first.is_relative_to(second):
+        if first.is_relative_to(second):  # or equal
             raise UserError(f"{first} would count twice, also by {second}: give each set once.")
+    begun = [path for path in paths if not (path / "posterior.json").exists()]
+    for path in begun:
+        if list(path.glob("mode-*")):
+            raise UserError(
+                f"{path} is not finished: give {path}/mode-* for the networks that are ready."
+            )
+    ready = [path for path in paths if path not in begun or not path.match("mode-*")]
+    if not ready:
+        raise UserError(f"{paths[0]} has no networks yet: train.py is training them.")
+    return ready
 
 
 def names_of(paths: list[Path]) -> list[str]:

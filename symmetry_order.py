@@ -22,7 +22,7 @@ from utils.data.datasets import Dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network
 from utils.networks.registry import network_and_data
-from utils.report.paper import print_verdicts
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.errors import UserError
@@ -78,10 +78,7 @@ def main(config: OrderConfig) -> None:
     for key in KEYS:
         results |= order_correlations(network, weights, key)
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
-    figures.order.save(run)
-    run.finish(summary_of(epochs, results))
-    print_verdicts(run, claims.order_settles)
-    print(f"Saved in {run.directory}")
+    conclude(run, summary_of(epochs, results), [figures.order], claims=[claims.order_settles])
 
 
 # ---- training

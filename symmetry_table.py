@@ -21,27 +21,29 @@ from pathlib import Path
 
 from papers.symmetry import quality_claims, quality_figures, quality_tables
 from utils.data.datasets import load_dataset
-from utils.evaluation.candidates import check_names, named_paths, open_candidate, warn_of_other_data
+from utils.evaluation.evaluate import check_names, named_paths, open_candidate, warn_of_other_data
 from utils.networks.network import Network
 from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
-from utils.quality.images import ImageSets, load_test_images
-from utils.quality.published import published_predictions
+from utils.quality.correlation import distances_and_scores, order_by_reference
+from utils.quality.forecasts import ImageSets, load_test_images, ood_option
+from utils.quality.gold import published_predictions
 from utils.quality.references import (
     HMC,
     NETWORKS,
     Halves,
+    hmc_option,
+    networks_option,
     reference_paths,
     split_chains,
     split_networks,
 )
-from utils.quality.relations import distances_and_scores, order_by_reference
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
-from utils.report.paper import print_verdicts
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
-from utils.runs.lookup import NEWEST, NONE, identify
+from utils.runs.lookup import NONE, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -59,24 +61,13 @@ class TableConfig(Config):
         [], "posteriors to compare, each as NAME=PATH of a run; with several modes (--num_modes of "
         "train.py) each has two rows", metavar="NAME=PATH", changeable=True,
     )  # fmt: skip
-    networks: str = option(
-        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
-    hmc: str = option(
-        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
-        metavar="DIR", changeable=True,
-    )  # fmt: skip
+    networks: str = networks_option()
+    hmc: str = hmc_option()
     published: str = option(
         NONE, "published predictions of HMC for CIFAR10, to compare predictions with: probs.csv, "
         "download or none", metavar="FILE", changeable=True,
     )  # fmt: skip
-    ood: str | None = option(
-        None,
-        "data set out of the distribution, by default the usual one; MNIST-noise-3: corrupted, see "
-        "docs/data.md",
-        metavar="NAME",
-    )
+    ood: str | None = ood_option()
     num_samples: int = option(100, "samples of each row, at most", minimum=LEAST_SAMPLES)
     num_modes: int = option(10, "modes of a row with several", minimum=2)
     num_images: int | None = option(
@@ -95,21 +86,24 @@ def main(config: TableConfig) -> None:
     inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
-    trained = open_posteriors(paths)
+    candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
+    warn_of_other_data(candidates.values())
+    trained = {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
     network = check_network(trained, paths)
     halves = split_references(trained, config)
     data = load_dataset(config.dataset, config.data_dir)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
     run.select_matmul()
-    check_memory(network, len(halves), run)
+    # weights: each reference in three spaces, and a row in two
+    numbers = (3 * len(halves) + 4) * 2 * config.num_samples * network.num_weights
+    check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)
     network.save(run.path("network.json"))
     with run.graceful_stop():
         standard = prepare(network, images.to(device), halves, config)
         rows = compare_all(trained, halves, standard, run)
         powers = powers_of(standard, halves, run)
-    summary = summary_of(standard, powers)
-    finish(rows, summary, run)
+    finish(rows, summary_of(standard, powers), run)
 
 
 # ---- what is compared
@@ -128,13 +122,6 @@ def find_inputs(config: TableConfig) -> dict[str, Path]:
     if config.published != NONE and config.num_images is not None:
         raise UserError("--published is about all test images: give --num_images none.")
     return references | posteriors
-
-
-def open_posteriors(paths: dict[str, Path]) -> dict[str, Trained]:
-    """Open both references and all posteriors, by name."""
-    candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
-    warn_of_other_data(candidates.values())
-    return {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
 
 
 def check_network(trained: dict[str, Trained], paths: dict[str, Path]) -> Network:
@@ -161,12 +148,6 @@ def split_references(trained: dict[str, Trained], config: TableConfig) -> dict[s
             "from them, not from the true posterior. --hmc adds HMC."
         )
     return halves
-
-
-def check_memory(network: Network, references: int, run: Run) -> None:
-    """Say what memory the weights need: of each reference in three spaces, and of a row in two."""
-    numbers = (3 * references + 4) * 2 * run.config.num_samples * network.num_weights
-    check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)
 
 
 def prepare(
@@ -237,21 +218,17 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     )
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})
-    for figure in quality_figures.TABLE:
-        figure.save(run)
-    run.finish(summary)
-    for table in quality_tables.quality_tables(rows, summary):
-        table.print()
-    print_verdicts(run, *quality_claims.TABLE)
-    print(f"Saved in {run.directory}")
+    tables = [lambda results: quality_tables.quality_tables(rows, summary)]
+    conclude(run, summary, quality_figures.TABLE, tables, quality_claims.TABLE)
 
 
 def summary_of(standard: Standard, powers: dict) -> dict:
     symmetries = total(count_symmetries(standard.network))
-    inside, outside = len(standard.images.inside), len(standard.images.outside)
+    images = standard.images
+    inside, outside = len(images.inside), len(images.outside)
     return {
         "network": str(standard.network),
-        "ood": standard.images.outside_name,
+        "ood": images.outside_name,
         "base_rate_in": inside / (inside + outside),
         "base_rate_out": outside / (inside + outside),
         "symmetries_removed": symmetries._asdict(),  # by sorting; rebasin removes the same

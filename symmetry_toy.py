@@ -20,7 +20,7 @@ from papers.symmetry.values import median_error
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.posteriors.samples import Points
-from utils.report.paper import print_verdicts
+from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -79,10 +79,7 @@ def main(config: ToyConfig) -> None:
         "tied": int((count_ties(network, scaled, "last_layer") > 0).sum()),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
-    figures.toy.save(run)
-    run.finish(summary)
-    print_verdicts(run, *claims.TOY)
-    print(f"Saved in {run.directory}")
+    conclude(run, summary, [figures.toy], claims=claims.TOY)
 
 
 # ---- networks

@@ -38,13 +38,13 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.data.user_arrays import read_inputs, read_labels
-from utils.evaluation.metrics import accuracy
-from utils.evaluation.networks import (
+from utils.evaluation.alignment import (
     accuracies_of,
     barriers_to_first,
     rebase_and_fit,
     transpositions_of,
 )
+from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune, without
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network

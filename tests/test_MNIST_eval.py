@@ -11,11 +11,10 @@ from tests.conftest import TOY, TOY_EVALUATION, TOY_POSTERIORS, run_all
 from tests.posteriors.test_samples import make_samples
 from utils.data.datasets import load_pixels
 from utils.evaluation import alignment
-from utils.evaluation.candidates import Candidate
 from utils.evaluation.diagnostics import rhat
+from utils.evaluation.evaluate import Candidate, TableErrors
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.pruning import list_prunings
-from utils.evaluation.standard_errors import TableErrors
 from utils.evaluation.weight_space import open_weight_space
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points

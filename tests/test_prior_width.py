@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from papers.compact.prior_figures import prior_width, width_rows
+from papers.compact.hmc_figures import prior_width, width_rows
 from tests.drawn import assert_readable
 
 import numpy as np

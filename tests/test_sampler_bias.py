@@ -2,7 +2,7 @@
 
 import json
 
-from papers.compact.bias_figures import bias_rows, sampler_bias
+from papers.compact.hmc_figures import bias_rows, sampler_bias
 from tests.drawn import assert_readable
 
 import numpy as np

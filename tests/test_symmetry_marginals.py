@@ -4,7 +4,7 @@ import json
 
 from symmetry_marginals import views_of
 from utils.networks.mlp import MLP
-from utils.posteriors.members import Members
+from utils.posteriors.files import Members
 from utils.posteriors.samples import Points
 from utils.symmetry.transformation import (
     check_same_function,

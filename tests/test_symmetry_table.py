@@ -11,9 +11,9 @@ from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
-from utils.quality.images import evenly_spaced
+from utils.quality.forecasts import evenly_spaced
 from utils.quality.modes import modes_of
 from utils.quality.references import split_networks
 from utils.report.paper import RunFigure

@@ -7,8 +7,7 @@ values.yaml has the numbers that the paper prints.
     limits                 how far to trust q_r's numbers: tables, noise on dead pixels
     permutation_figures    Figures 2 and 3: barriers and numbers of transpositions
     weight_figures         Figures 4 and 5: weights by method, pruning
-    bias_figures           samplers without an accept step beside HMC
-    prior_figures          HMC and q_r under priors of different width
+    hmc_figures            HMC under priors of different width, and beside biased samplers
     claims                 what the paper says, judged by our results
     paper                  all of it as one `Paper`, with the sections of the report
 """

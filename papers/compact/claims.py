@@ -4,6 +4,8 @@ The criteria are ours: the paper gives no thresholds. A judge reads the results 
 a Finding; "in short" is for the top of the report, one sentence for each mark.
 """
 
+from functools import partial
+
 from papers.compact.tables import METHODS, names_of, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
@@ -466,7 +468,7 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
 
 
 def _chance(dynamics) -> Chance:
-    """NoT of random permutations; earlier runs have only the sizes of the sets of units."""
+    """Return NoT of random permutations; earlier runs have only the sizes of the sets of units."""
     if "random_deviation" in dynamics:
         mean = dynamics["random_transpositions"].sum()
         return Chance(float(mean), float(dynamics["random_deviation"]))
@@ -475,12 +477,8 @@ def _chance(dynamics) -> Chance:
     return Chance(sum(map(expected_transpositions, sizes)), sum(variances) ** 0.5)
 
 
-def _nats(height: float) -> str:
-    return number(height, 3)
-
-
-def _signed(correlation: float) -> str:
-    return number(correlation, 2, "+")
+_nats = partial(number, digits=3)
+_signed = partial(number, digits=2, sign="+")
 
 
 def _percent(value: float, error: float) -> str:

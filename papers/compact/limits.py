@@ -7,7 +7,7 @@ from papers.compact.tables import names_of
 from utils.evaluation.predictions import columns_of
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_known_error
 
 from matplotlib.figure import Figure
 
@@ -37,14 +37,10 @@ def _title(key: str, names: dict[str, str]) -> str:
     return columns[key].title(names) if key in columns else names.get(key, key)
 
 
-def _with_error(value: float | None, error: float | None, digits: int = 3) -> str:
-    return number(value, digits) + ("" if error is None else f" ± {number(error, digits)}")
-
-
 def _draws(draws: dict) -> Table:
     scores = ("agreement", "total_variation")
     rows = [
-        [str(row["draws"]), *(_with_error(row[s], row[f"{s}_error"]) for s in scores)]
+        [str(row["draws"]), *(with_known_error(row[s], row[f"{s}_error"], 3) for s in scores)]
         for row in draws["rows"]
     ]
     if draws["limit"]:
@@ -91,7 +87,10 @@ def _reliability(reliability: dict, names: dict) -> Table:
 
 def _similarity(similarity: dict) -> Table:
     rows = [
-        [f"by {matching}", *(_with_error(each["cosine"], each["error"]) for each in kinds.values())]
+        [
+            f"by {matching}",
+            *(with_known_error(each["cosine"], each["error"], 3) for each in kinds.values()),
+        ]
         for matching, kinds in similarity.items()
     ]
     heads = {"samples": "two samples", "sample and prior": "sample and network from the prior",
@@ -137,13 +136,11 @@ def _cross_fitted(found: dict, names: dict) -> Table:
 
 
 @figure(
-    "eval",
-    "diagnostics.json",
-    title="Noise on dead pixels",
+    "eval", "diagnostics.json", "Noise on dead pixels",
     caption="Accuracy and calibration on test images with Gaussian noise on the pixels that are "
     "zero in all training images. The data say nothing about their weights: exact Bayesian model "
     "averaging keeps the prior's, so that noise reaches the prediction.",
-)
+)  # fmt: skip
 def noise_on_dead_pixels(source: Path) -> Figure:
     """Draw accuracy and ECE of every posterior against the noise."""
     results = json.loads(Path(source).read_text())

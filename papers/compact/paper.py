@@ -5,9 +5,8 @@ from papers.compact.claims import CLAIMS
 from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
     check_tables,
+    metrics_of_tables,
     names_of,
-    other_metrics,
-    papers_metrics,
     published_table1,
     score_table,
     sparsity_table,
@@ -60,15 +59,15 @@ def quick_is_smaller(results: Results) -> str:
 def table1(results: Results) -> list[Table | str]:
     scores = [results.json("eval", f"{name}.json") for name in ("table1", "table1_errors")]
     names = names_of(results.json("eval", "diagnostics.json"))
-    published = published_table1(results.dataset)
+    published, (papers, others) = published_table1(results.dataset), metrics_of_tables()
     note = "Compared with the prediction of HMC's samples, on the test images"
     if published:
         other = " (larger network, all data)" if results.preset == "quick" else ""
         note += f"; below our values those of the paper{other}"
     return [
-        score_table(*scores, published, papers_metrics(), names, note=f"{note}."),
+        score_table(*scores, published, papers, names, note=f"{note}."),
         score_table(
-            *scores, {}, other_metrics(), names,
+            *scores, {}, others, names,
             title="Beyond the paper: likelihood and calibration",
             note="ECE: expected calibration error; Brier: squared error of the probabilities. "
             "ELBO: lower bound of the log evidence of the training data, its error that of draws.",
@@ -87,32 +86,22 @@ def table1(results: Results) -> list[Table | str]:
 
 TRAINING = (
     RunFigure(
-        "HMC",
-        "chain",
-        "HMC: the chain",
+        "HMC", "chain", "HMC: the chain",
         "Per transition: acceptance probability, NLL of the training images, and test accuracy of "
         "the newest sample and of the average so far.",
-        "metrics.jsonl",
-        figures.chain,
+        "metrics.jsonl", figures.chain,
     ),
     RunFigure(
-        "ensemble",
-        "training",
-        "Ensemble: training",
+        "ensemble", "training", "Ensemble: training",
         "Train loss of each member, and test accuracy of their average prediction, by epoch.",
-        "metrics.jsonl",
-        figures.training,
+        "metrics.jsonl", figures.training,
     ),
     RunFigure(
-        "VI",
-        "training",
-        "VI: training",
+        "VI", "training", "VI: training",
         "The objective −ELBO with its two parts, and test accuracy of the one network at μ, by "
-        "epoch.",
-        "metrics.jsonl",
-        figures.vi_training,
+        "epoch.", "metrics.jsonl", figures.vi_training,
     ),
-)
+)  # fmt: skip
 
 SECTIONS = (
     Section("table1", "Table 1", "Table 1: posteriors as functions", (RunTables("eval", table1),)),

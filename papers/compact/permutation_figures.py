@@ -82,12 +82,10 @@ def _surface(axis: Axes, results, losses: np.ndarray, scale: LogNorm):
 
 
 @figure(
-    "net_matching",
-    "training_dynamics.npz",
-    title="The barrier that each way of rebasin leaves",
+    "net_matching", "training_dynamics.npz", "The barrier that each way of rebasin leaves",
     caption="Test loss and error barriers over training (the largest over λ; error in percentage "
     "points), and NoT of the rebasin compared with a random permutation.",
-)
+)  # fmt: skip
 def barriers(source: Path) -> Figure:
     """Draw the largest barrier over λ that each alignment of W₁ leaves, and its NoT, by epoch."""
     results = np.load(source)
@@ -126,11 +124,9 @@ def _largest_barrier(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
 
 @figure(
-    "net_matching",
-    "training_dynamics.npz",
-    title="Figure 3, right: on the line between two networks",
+    "net_matching", "training_dynamics.npz", "Figure 3, right: on the line between two networks",
     caption="Weight distance and NoT of W_λ against W₀, before the first and after the last epoch.",
-)
+)  # fmt: skip
 def along_line(source: Path) -> Figure:
     """Draw the paper's Figure 3, right: weight distance and NoT from W₀ along the line to W₁."""
     results = np.load(source)

@@ -5,34 +5,29 @@ from utils.report.paper import Plan, Step
 MINUTE, HOUR = 60, 3600
 
 
-def plans(quick: Plan, laptop: Plan, paper: Plan | None = None) -> dict[str, Plan]:
-    """Return the plans by preset; without one of its own the paper preset has the laptop's."""
-    return {"quick": quick, "laptop": laptop, "paper": paper or laptop}
+def plans(quick: tuple, laptop: tuple, paper: tuple | None = None) -> dict[str, Plan]:
+    """Return the plans by preset, each from its config and seconds.
+
+    Without one of its own the paper preset has the laptop's.
+    """
+    return {"quick": Plan(*quick), "laptop": Plan(*laptop), "paper": Plan(*(paper or laptop))}
 
 
 STEPS = (
-    Step("MNIST_Ensemble", "ensemble", plans(Plan("quick", 6), Plan("paper", 2 * MINUTE))),
-    Step("MNIST_VI", "VI", plans(Plan("quick", 6), Plan("paper", 2 * MINUTE))),
-    Step(
-        "MNIST_net_matching", "net_matching",
-        plans(Plan("quick", 6), Plan("paper", 5 * MINUTE)),
-    ),
+    Step("MNIST_Ensemble", "ensemble", plans(("quick", 6), ("paper", 2 * MINUTE))),
+    Step("MNIST_VI", "VI", plans(("quick", 6), ("paper", 2 * MINUTE))),
+    Step("MNIST_net_matching", "net_matching", plans(("quick", 6), ("paper", 5 * MINUTE))),
     Step(
         "MNIST_number_of_transpositions", "transpositions",
-        plans(Plan("quick", 12), Plan("paper", 34 * MINUTE), Plan("bands", 5 * 34 * MINUTE)),
+        plans(("quick", 12), ("paper", 34 * MINUTE), ("bands", 5 * 34 * MINUTE)),
     ),
+    Step("MNIST_HMC", "HMC", plans(("quick", 57), ("laptop", 1.6 * HOUR), ("test3.2", 20 * HOUR))),
     Step(
-        "MNIST_HMC", "HMC",
-        plans(Plan("quick", 57), Plan("laptop", 1.6 * HOUR), Plan("test3.2", 20 * HOUR)),
-    ),
-    Step(
-        "MNIST_eval", "eval",
-        plans(Plan("quick", 32), Plan("laptop", 50 * MINUTE), Plan("paper", 2 * HOUR)),
+        "MNIST_eval", "eval", plans(("quick", 32), ("laptop", 50 * MINUTE), ("paper", 2 * HOUR)),
         inputs=(("hmc", "HMC"), ("ensemble", "ensemble"), ("vi", "VI")),
     ),
     Step(
-        "MNIST_eval_pruning", "eval_pruning",
-        plans(Plan("quick", 9), Plan("paper", MINUTE)),
+        "MNIST_eval_pruning", "eval_pruning", plans(("quick", 9), ("paper", MINUTE)),
         inputs=(("eval", "eval"),),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from utils.evaluation.diagnostics import MIN_DRAWS
 from utils.evaluation.metrics import METRICS, Metric
 from utils.evaluation.predictions import columns_of
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_error
 
 import yaml
 
@@ -13,14 +13,10 @@ METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
 PAPERS_METRICS = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy")
 
 
-def papers_metrics() -> list[Metric]:
-    """Return the rows of the paper's Table 1."""
-    return [METRICS[name] for name in PAPERS_METRICS]
-
-
-def other_metrics() -> list[Metric]:
-    """Return all other metrics: likelihood and calibration."""
-    return [metric for name, metric in METRICS.items() if name not in PAPERS_METRICS]
+def metrics_of_tables() -> tuple[list[Metric], list[Metric]]:
+    """Return the rows of the paper's Table 1, and all others: likelihood and calibration."""
+    others = [metric for name, metric in METRICS.items() if name not in PAPERS_METRICS]
+    return [METRICS[name] for name in PAPERS_METRICS], others
 
 
 def published_table1(dataset: str) -> dict[str, dict[str, float]]:
@@ -63,7 +59,7 @@ def _score(
     metric: Metric, value: float | None, error: float | None, published: float | None
 ) -> str:
     factor, digits = (100, 2) if metric.percent else (1, metric.digits)
-    ours = " ± ".join(number(part and factor * part, digits) for part in (value, error))
+    ours = with_error(value, error, digits, factor)
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 
 
@@ -97,11 +93,13 @@ def ways_table(diagnostics: dict, table: dict) -> Table | str:
         [
             columns[key].title(names),
             f"{100 * way['remaining_variance']:.2f} %",
-            f"{number(way['cycle_error'], 3)} ± {number(way['cycle_error_se'], 3)}",
+            with_error(way["cycle_error"], way["cycle_error_se"], 3),
             number(table[key]["total_variation"], 3),
             number(table[key]["agreement"], 3),
             f"{100 * table[key]['mean_accuracy']:.2f} %",
-            "–" if way["rounds"] is None else _ended(way),
+            "–"
+            if way["rounds"] is None
+            else f"{way['rounds']}, " + ("at rest" if way["at_rest"] else "not converged"),
         ]
         for key, way in ways.items()
         if key in table
@@ -120,10 +118,6 @@ def ways_table(diagnostics: dict, table: dict) -> Table | str:
         ["", "remaining variance", "cycle error", "TV ↓", "agreement ↑", "accuracy of μ", "rounds"],
         rows, title="Ways of rebasin", note=note + chosen,
     )  # fmt: skip
-
-
-def _ended(way: dict) -> str:
-    return f"{way['rounds']}, " + ("at rest" if way["at_rest"] else "not converged")
 
 
 # ---- checks of an evaluation: diagnostics.json
@@ -153,7 +147,7 @@ def _dead_pixel_table(diagnostics: dict) -> Table | str:
     rows = [
         [
             name,
-            f"{number(check['mean_square'], 4)} ± {number(check['standard_error'], 4)}",
+            with_error(check["mean_square"], check["standard_error"], 4),
             number(check["std"], 4),
             "–" if check["passed"] is None else number(check["std_expected"], 4),
             number(check["effective_samples"], 0),

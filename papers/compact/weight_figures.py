@@ -1,7 +1,6 @@
 """Figures of posteriors weight by weight and of pruning, each with its title and caption."""
 
 import json
-from collections.abc import Iterable
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -39,10 +38,11 @@ def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) ->
     methods = [name for name in names if f"{name}_after_{part}" in results]
     firsts = methods if len(methods) <= 3 else methods[:1]
     pairs = [(a, b) for i, a in enumerate(firsts) for b in methods[i + 1 :]]
+    smallest = SMALLEST_STD if part == "std" else -np.inf
     drawn, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
-            frame: [_shown(results[f"{name}_{frame}_{part}"][alive], part) for name in pair]
+            frame: [np.maximum(results[f"{name}_{frame}_{part}"][alive], smallest) for name in pair]
             for frame in FRAMES
         }
         both_frames = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
@@ -61,22 +61,16 @@ def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) ->
 
 
 weight_means = RunFigure(
-    "eval",
-    "weight_pairs_mean",
-    "Figure 4: means of the weights",
+    "eval", "weight_pairs_mean", "Figure 4: means of the weights",
     "μ of each weight by one method against another, before rebasin (top) and after it (bottom), "
     "as densities. Weights of dead pixels are left out.",
-    "weight_space.npz",
-    partial(weight_pairs, part="mean"),
-)
+    "weight_space.npz", partial(weight_pairs, part="mean"),
+)  # fmt: skip
 weight_deviations = RunFigure(
-    "eval",
-    "weight_pairs_std",
-    "Figure 4: standard deviations of the weights",
+    "eval", "weight_pairs_std", "Figure 4: standard deviations of the weights",
     "The same for σ. Values below 10⁻⁶ are drawn as 10⁻⁶.",
-    "weight_space.npz",
-    partial(weight_pairs, part="std"),
-)
+    "weight_space.npz", partial(weight_pairs, part="std"),
+)  # fmt: skip
 
 
 def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
@@ -85,10 +79,6 @@ def _density(axis: Axes, x: np.ndarray, y: np.ndarray, bins: list[np.ndarray]):
     shares = np.ma.masked_equal(counts.T / max(counts.max(), 1), 0)
     axis.grid(False)
     return axis.pcolormesh(*bins, shares, norm=LogNorm(1e-4, 1), cmap="viridis", rasterized=True)
-
-
-def _shown(values: np.ndarray, part: str) -> np.ndarray:
-    return np.maximum(values, SMALLEST_STD) if part == "std" else values
 
 
 def _bins(values: np.ndarray, part: str) -> np.ndarray:
@@ -115,12 +105,10 @@ def _sparse_ticks(axis: Axis, values: np.ndarray) -> None:
 
 
 @figure(
-    "eval",
-    "diagnostics.json",
-    title="NoT along the chain",
+    "eval", "diagnostics.json", "NoT along the chain",
     caption="NoT of the rebasin of each HMC sample to the first, compared with networks drawn from "
     "the prior and with random permutations.",
-)
+)  # fmt: skip
 def transpositions_along_chain(source: Path) -> Figure:
     """Draw NoT of HMC's samples to the first of them, compared with the prior and with chance.
 
@@ -173,11 +161,9 @@ PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 
 @figure(
-    "eval_pruning",
-    "sigma_histograms.npz",
-    title="Figure 5, left: σ before and after rebasin",
+    "eval_pruning", "sigma_histograms.npz", "Figure 5, left: σ before and after rebasin",
     caption="Histograms of σ over the weights. The prior's σ is 1.",
-)
+)  # fmt: skip
 def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
     """Draw the paper's Figure 5, left: σ of every method before and after rebasin.
 
@@ -212,24 +198,31 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
 
 
 @figure(
-    "eval_pruning",
-    "pruning.json",
-    title="Figure 5, right: accuracy of pruned networks",
+    "eval_pruning", "pruning.json", "Figure 5, right: accuracy of pruned networks",
     caption="Test accuracy if only the weights of lowest σ are kept and the others are zero, for "
     "mean networks and for single ones; below, without the weights of dead pixels.",
-)
+)  # fmt: skip
 def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
     names = results.get("names", METHODS)
-    looks, truth = looks_of(names), next(iter(names))
+    # Posteriors that are no method's share a few looks.
+    others, truth = cycle(MORE_LOOKS), next(iter(names))
+    looks = {name: LOOKS.get(name) or next(others) for name in names}
     drawn, axes = panels(2, 2, width=3.6, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, kind in zip(row, ("mean", "single"), strict=True):
             for curve in results["curves"][part].values():
                 method, network = pruned_network(curve, names)
                 if network == kind and curve["criterion"] == "std":
-                    look = _curve_look(looks[method], looks[curve["by"]], curve["by"] == truth)
+                    # The network's line and marker, in the colour of what orders its weights.
+                    look = looks[method]
+                    look = {
+                        "linestyle": look.line, "marker": look.marker,
+                        "color": looks[curve["by"]].color,
+                    }  # fmt: skip
+                    if curve["by"] == truth:  # stands out
+                        look |= {"linewidth": 2.2, "markersize": 4.5, "zorder": 3}
                     label = f"{names[method]}, σ of {names[curve['by']]}"
                     _accuracy_line(axis, results, curve, label, look)
             what = "mean networks" if kind == "mean" else "single networks"
@@ -239,11 +232,9 @@ def pruning(source: Path) -> Figure:
 
 
 @figure(
-    "eval_pruning",
-    "pruning.json",
-    title="Pruning by other orders",
+    "eval_pruning", "pruning.json", "Pruning by other orders",
     caption="Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
-)
+)  # fmt: skip
 def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
@@ -258,21 +249,6 @@ def pruning_criteria(source: Path) -> Figure:
             _kept_axis(axis, f"{names[method]}, {title}")
     _legend_below(drawn, axes[0])
     return drawn
-
-
-def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """Return how to draw each posterior; those that are no method's share a few looks."""
-    others = cycle(MORE_LOOKS)
-    return {name: LOOKS.get(name) or next(others) for name in names}
-
-
-def _curve_look(network: Look, by: Look, by_truth: bool) -> dict:
-    """Draw the lines and markers of what is pruned in the colour of what orders the weights.
-
-    The order by the truth's σ stands out.
-    """
-    look = {"linestyle": network.line, "marker": network.marker, "color": by.color}
-    return look | ({"linewidth": 2.2, "markersize": 4.5, "zorder": 3} if by_truth else {})
 
 
 def _legend_below(drawn: Figure, axes) -> None:

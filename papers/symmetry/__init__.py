@@ -3,8 +3,7 @@
 values.yaml has the numbers that the paper prints. Modules, each importing only from those before
 it:
 
-    values             these numbers, and the standard error of a median
-    cells              the grid of weight decays, without what diverged
+    values             these numbers, the standard error of a median, the grid without what diverged
     plan               scripts in order, with configs and times in each preset
     tables             the paper's numbers next to ours
     figures            the figures on symmetry, with captions

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from papers.symmetry.cells import converged, pairs
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published, training_of
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
@@ -17,14 +16,12 @@ OPTIMISERS = {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}  # their c
 
 
 @figure(
-    "symmetry_toy",
-    "toy.npz",
-    title="Figure 1: a posterior with and without its symmetries",
+    "symmetry_toy", "toy.npz", "Figure 1: a posterior with and without its symmetries",
     caption="The first two weights of the last layer of independently trained networks with one "
     "hidden layer: as trained, after scaling all incoming weights to one norm, and after sorting "
     "hidden units by their weight in the last layer as well. The few networks with much larger "
     "weights are cut off.",
-)
+)  # fmt: skip
 def toy(source: Path) -> Figure:
     """Draw the paper's Figure 1."""
     results = np.load(source)
@@ -40,14 +37,12 @@ def toy(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_mass",
-    "mass.npz",
-    title="Figure 2: networks are heavier than they need to be",
+    "symmetry_mass", "mass.npz", "Figure 2: networks are heavier than they need to be",
     caption="The sum of squared weights of trained networks against the smallest that scaling "
     "hidden units can reach; crosses are the centres of the paper's two clusters, for OptuNet. In "
     "the middle the excess over that minimum. On the right the logarithm of the mass of some "
     "networks along random directions in the logarithms of the scales.",
-)
+)  # fmt: skip
 def representation_cost(source: Path) -> Figure:
     """Draw the paper's Figure 2, and the mass along the orbit."""
     results = np.load(source)
@@ -68,9 +63,7 @@ def representation_cost(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_balance",
-    "cells.jsonl",
-    title="Weight decay and the minimum mass",
+    "symmetry_balance", "cells.jsonl", "Weight decay and the minimum mass",
     caption="Each line is a cell of the grid that did not diverge, each point an epoch, averaged "
     "over networks; x is weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of "
     "the initial difference between incoming and outgoing mass of hidden units, relative to the "
@@ -78,7 +71,7 @@ def representation_cost(source: Path) -> Figure:
     "the excess over the minimum mass, without biases, as in the paper; cells without weight decay "
     "are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A row for each "
     "network.",
-)
+)  # fmt: skip
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
     cells = [cell for cell in converged(read_records(source)) if not cell["projected"]]
@@ -95,13 +88,13 @@ def balance(source: Path) -> Figure:
 
 
 def _draw_balance(axes, cells: list[dict]) -> None:
-    without = {_training(cell): cell for cell in cells if not cell["weight_decay"]}
+    without = {training_of(cell): cell for cell in cells if not cell["weight_decay"]}
     look = {"markersize": 3, "linewidth": 0.7, "marker": "."}
     for cell in cells:
-        color, times = _color(cell), cell["decay_time"]
+        color, times, other = _color(cell), cell["decay_time"], without.get(training_of(cell))
         axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
-        if cell["optimizer"] == "SGD" and _training(cell) in without:
-            shares = (np.mean(each["share_left"], -1) for each in (cell, without[_training(cell)]))
+        if cell["optimizer"] == "SGD" and other:
+            shares = (np.mean(each["share_left"], -1) for each in (cell, other))
             axes[0].plot(times, np.divide(*shares), color=color, **look)
         axes[2].plot(np.mean(cell["mass"], -1), color=color, linewidth=0.9)
         axes[2].plot(np.mean(cell["minimum"], -1), color=color, linewidth=0.9, linestyle="--")
@@ -150,15 +143,13 @@ def intervention(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_order",
-    "order.npz",
-    title="Section 5.2: units change their order while they are trained",
+    "symmetry_order", "order.npz", "Section 5.2: units change their order while they are trained",
     caption="Left: Kendall's τ of the order of hidden units (by the norm of their incoming weights "
     "and three other keys) in neighbouring snapshots, ten in the first epoch and then one per "
     "epoch: 1 means that no two units have changed places. Middle: the same between each snapshot "
     "and the end. Right: the number of transpositions of rebasin, by activation and by weight, "
     "between the same snapshots, per network. Averages over networks and layers.",
-)
+)  # fmt: skip
 def order(source: Path) -> Figure:
     """Draw how orders of units change during training."""
     results = np.load(source)
@@ -186,24 +177,17 @@ def order(source: Path) -> Figure:
     return drawn
 
 
-def _training(cell: dict) -> tuple:
-    """Return what a cell has in common with the same training by another weight decay."""
-    return cell["network"], cell["optimizer"], cell["learning_rate"], cell["momentum"]
-
-
 def _color(cell: dict) -> str:
     return OPTIMISERS["SGD with momentum" if cell["momentum"] else cell["optimizer"]]
 
 
 @figure(
-    "symmetry_marginals",
-    "marginals.json",
-    title="Which hidden unit holds the largest weight",
+    "symmetry_marginals", "marginals.json", "Which hidden unit holds the largest weight",
     caption="In how many networks each unit of the largest hidden layer holds the layer's largest "
     "incoming weight: as the networks are, with the units of each network shuffled, and after "
     "rebasin to the first network. The line is the same share for all units. χ² is corrected for "
     "the correlation of a chain's draws.",
-)
+)  # fmt: skip
 def largest_weights(source: Path) -> Figure:
     """Draw the check of the corollary, as on the paper's poster."""
     results = json.loads(Path(source).read_text())

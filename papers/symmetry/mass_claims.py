@@ -5,8 +5,7 @@ The criteria are ours: the paper gives no thresholds.
 
 import math
 
-from papers.symmetry.cells import converged, pairs, remark
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published, remark, training_of
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 
@@ -139,11 +138,11 @@ def _require_optunets(summary: dict) -> None:
 def imbalance_decays_as_without_noise(results: Results) -> Finding:
     everything = results.json("symmetry_balance", "summary.json")["cells"]
     cells = [c for c in converged(everything) if c["optimizer"] == "SGD" and not c["projected"]]
-    without = {_training(cell): cell["share_left"] for cell in cells if not cell["weight_decay"]}
+    without = {training_of(cell): cell["share_left"] for cell in cells if not cell["weight_decay"]}
     gaps = [
-        cell["share_left"] / without[_training(cell)] - math.exp(-2 * cell["decay_time"])
+        cell["share_left"] / without[training_of(cell)] - math.exp(-2 * cell["decay_time"])
         for cell in cells
-        if cell["weight_decay"] and _training(cell) in without
+        if cell["weight_decay"] and training_of(cell) in without
     ]
     if not gaps:
         raise Missing("The grid has no weight decay of 0, or no other, to compare")
@@ -182,11 +181,6 @@ def projection_changes_little(results: Results) -> Finding:
         f"{_range(changes, 'nll')} nats, the barrier by {_range(changes, 'barrier')} nats."
         f"{remark(cells)}",
     )
-
-
-def _training(cell: dict) -> tuple:
-    """Return what a cell has in common with the same training by another weight decay."""
-    return cell["network"], cell["learning_rate"], cell["momentum"]
 
 
 def _range(cells: list[dict], name: str) -> str:

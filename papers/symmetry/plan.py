@@ -1,69 +1,57 @@
 """The scripts that reproduce the paper, in order, with their configs and times in each preset."""
 
 from papers.compact.plan import MINUTE, STEPS, plans
-from utils.report.paper import Plan, Step
+from utils.report.paper import Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
 
-APPROXIMATIONS = (
-    "dropout",
-    "VI",
-    "SWAG",
-    "Laplace",
-    "SGHMC",
-    "SGLD",
-    "snapshot",
-)  # kinds of runs, in the order of Table 1
+# Kinds of runs, in the order of Table 1.
+APPROXIMATIONS = ("dropout", "VI", "SWAG", "Laplace", "SGHMC", "SGLD", "snapshot")
 
 SYMMETRY_STEPS = (
     Step(
-        "symmetry_toy", "symmetry_toy", plans(Plan("quick", 5), Plan("paper", 20)),
-        dataset="gaussians",
+        "symmetry_toy", "symmetry_toy", plans(("quick", 5), ("paper", 20)), dataset="gaussians"
     ),
     Step(
-        "train", "sgd", plans(Plan("networks_quick", 15), Plan("optunet", 45 * MINUTE)),
+        "train", "sgd", plans(("networks_quick", 15), ("optunet", 45 * MINUTE)),
         arguments=("--method", "sgd"),
     ),
     Step(
-        "symmetry_diversity", "symmetry_diversity",
-        plans(Plan("quick", 10), Plan("paper", 5 * MINUTE)), inputs=(("networks", "sgd"),),
+        "symmetry_diversity", "symmetry_diversity", plans(("quick", 10), ("paper", 5 * MINUTE)),
+        inputs=(("networks", "sgd"),),
     ),
     *(
         Step(
-            "train", kind,
-            plans(Plan("posterior_quick", 15), Plan(f"{kind.lower()}_optunet", 3 * MINUTE)),
+            "train", kind, plans(("posterior_quick", 15), (f"{kind.lower()}_optunet", 3 * MINUTE)),
             arguments=("--method", kind.lower()),
         )
         for kind in APPROXIMATIONS
     ),
     Step(  # at modes of the posterior that the methods approximate
-        "train", "networks", plans(Plan("networks_quick", 15), Plan("optunet_map", 6 * MINUTE)),
+        "train", "networks", plans(("networks_quick", 15), ("optunet_map", 6 * MINUTE)),
         arguments=("--method", "sgd"), prefix="sgd",
     ),
-    Step(  # in the quick preset the chain of both papers, with the network and prior of the methods
-        "MNIST_HMC", "chain", plans(Plan("quick", 57), Plan("optunet", 30 * MINUTE)), prefix="HMC"
-    ),
+    # In the quick preset the chain of both papers, with the network and prior of the methods.
+    Step("MNIST_HMC", "chain", plans(("quick", 57), ("optunet", 30 * MINUTE)), prefix="HMC"),
     Step(
-        "symmetry_table", "symmetry_table", plans(Plan("quick", 40), Plan("optunet", 10 * MINUTE)),
+        "symmetry_table", "symmetry_table", plans(("quick", 40), ("optunet", 10 * MINUTE)),
         inputs=(("networks", "networks"), ("hmc", "chain")), posteriors=APPROXIMATIONS,
     ),
     Step(
-        "symmetry_mass", "symmetry_mass", plans(Plan("quick", 3), Plan("paper", 10)),
+        "symmetry_mass", "symmetry_mass", plans(("quick", 3), ("paper", 10)),
         inputs=(("posterior", "sgd"),),
     ),
-    Step(
-        "symmetry_balance", "symmetry_balance", plans(Plan("quick", 15), Plan("paper", 15 * MINUTE))
-    ),
-    Step("symmetry_order", "symmetry_order", plans(Plan("quick", 5), Plan("paper", 5 * MINUTE))),
+    Step("symmetry_balance", "symmetry_balance", plans(("quick", 15), ("paper", 15 * MINUTE))),
+    Step("symmetry_order", "symmetry_order", plans(("quick", 5), ("paper", 5 * MINUTE))),
     SHARED["HMC"],
     SHARED["ensemble"],
     Step(
-        "symmetry_marginals", "symmetry_marginals",
-        plans(Plan("quick", 5), Plan("paper", 2 * MINUTE)), posteriors=("sgd", "chain"),
+        "symmetry_marginals", "symmetry_marginals", plans(("quick", 5), ("paper", 2 * MINUTE)),
+        posteriors=("sgd", "chain"),
     ),
     Step(
-        "symmetry_compact", "symmetry_compact",
-        plans(Plan("quick", 15), Plan("paper", 5 * MINUTE)), posteriors=("HMC", "ensemble"),
+        "symmetry_compact", "symmetry_compact", plans(("quick", 15), ("paper", 5 * MINUTE)),
+        posteriors=("HMC", "ensemble"),
     ),
 )  # fmt: skip
 

@@ -34,10 +34,7 @@ GROUPS = {  # of pairs, as symmetry_diversity.py names them
 def functional_collapse(source: Path) -> Figure:
     """Draw the paper's Figure 3."""
     results = np.load(source)
-    labels = {
-        "inside": "MI on test images [nats]",
-        "outside": f"MI on {results['ood']} [nats]",
-    }
+    labels = {"inside": "MI on test images [nats]", "outside": f"MI on {results['ood']} [nats]"}
     drawn, (axes,) = panels(1, 3)
     for axis, (side, label) in zip(axes, labels.items(), strict=False):
         axis.hist(results[side], bins=60, color=BLUE)
@@ -54,12 +51,10 @@ def functional_collapse(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_diversity",
-    "diversity.npz",
-    title="What a mutual information means",
+    "symmetry_diversity", "diversity.npz", "What a mutual information means",
     caption="Mutual information (MI, left) and disagreement (right) of different kinds of pairs, "
     "in and out of the distribution: means, and bars from the 5 % to the 95 % quantile.",
-)
+)  # fmt: skip
 def diversity_scale(source: Path) -> Figure:
     """Draw means and spreads of the groups of pairs."""
     results = np.load(source)
@@ -99,6 +94,12 @@ MEASURED = {
 AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "AUPR in"}
 
 
+def _rows(source: Path, chosen=lambda row: True) -> tuple[list[dict], list[str]]:
+    """Return the rows of table.json, or some of them, and the names of their posteriors."""
+    rows = [row for row in json.loads(Path(source).read_text()) if chosen(row)]
+    return rows, list(dict.fromkeys(row["name"] for row in rows))
+
+
 @figure(
     "symmetry_table",
     "table.json",
@@ -109,8 +110,7 @@ AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "A
 )
 def posterior_quality(source: Path) -> Figure:
     """Draw the scores of all rows as dots."""
-    rows = json.loads(Path(source).read_text())
-    names = list(dict.fromkeys(row["name"] for row in rows))
+    rows, names = _rows(source)
     drawn, axes = panels(2, len(DOTS) // 2, width=3.1, height=0.9 + 0.26 * len(names))
     for axis, (score, (title, factor)) in zip(axes.flat, DOTS.items(), strict=True):
         for row in rows:
@@ -135,22 +135,17 @@ def posterior_quality(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Distances to independent networks against scores",
+    "symmetry_table", "table.json", "Distances to independent networks against scores",
     caption="Each point is a posterior with one mode (hollow) or several (filled); the networks "
     "themselves, whose distance is 0 but for noise, and HMC are crosses and do not count. ρ is the "
     "rank correlation within both kinds, with its 95 % interval over methods.",
-)
+)  # fmt: skip
 def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
-    rows = json.loads(Path(source).read_text())
     found = json.loads(Path(source).with_name("correlations.json").read_text())["rows"]
-    rows = [row for row in rows if row["distances"].get("networks")]
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    measures = {
-        key: each for key, each in MEASURED.items() if key in rows[0]["distances"]["networks"]
-    }
+    rows, names = _rows(source, lambda row: row["distances"].get("networks"))
+    known = rows[0]["distances"]["networks"]
+    measures = {key: each for key, each in MEASURED.items() if key in known}
     drawn, axes = panels(len(measures), len(AGAINST), width=2.7, height=2.4)
     for line, (measure, distance) in zip(axes, measures.items(), strict=True):
         for axis, (score, label) in zip(line, AGAINST.items(), strict=True):
@@ -174,21 +169,16 @@ def quality_and_scores(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Reliability diagrams",
+    "symmetry_table", "table.json", "Reliability diagrams",
     caption="Accuracy minus confidence by confidence, in 15 bins of equal width: below 0 a "
     "posterior is overconfident. Left with one mode (points of all modes together), right with "
     "several. Bins with fewer than 10 images are left out.",
-)
+)  # fmt: skip
 def reliability_diagrams(source: Path) -> Figure:
     """Draw the gaps of all rows."""
-    rows = json.loads(Path(source).read_text())
-    names = list(dict.fromkeys(row["name"] for row in rows))
+    rows, names = _rows(source)
     drawn, (axes,) = panels(1, 2, width=3.6, height=3.1)
-    for axis, (modes, title) in zip(
-        axes, {"one": "one mode", "multi": "several modes"}.items(), strict=True
-    ):
+    for axis, modes in zip(axes, ("one", "multi"), strict=True):
         for row in (row for row in rows if row["modes"] == modes):
             diagram = {key: np.array(each) for key, each in row["reliability"].items()}
             used = diagram["sizes"] >= 10
@@ -199,7 +189,8 @@ def reliability_diagrams(source: Path) -> Figure:
                 color=COLORS[number % len(COLORS)], linestyle=("-", "--", ":", "-.")[number % 4],
             )  # fmt: skip
         axis.axhline(0, color=GREY, linewidth=0.8)
-        axis.set(xlabel="confidence", ylabel="accuracy − confidence", title=title, xlim=(0, 1))
+        axis.set(xlabel="confidence", ylabel="accuracy − confidence", xlim=(0, 1))
+        axis.set(title=MODES[modes][0])
     lines = [line for axis in axes for line in axis.get_lines()]
     labels = {line.get_label(): line for line in lines if line.get_label() in names}
     drawn.legend(labels.values(), labels, loc="outside lower center", ncols=min(4, len(labels)))
@@ -207,15 +198,13 @@ def reliability_diagrams(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_table",
-    "table.json",
-    title="Confidence in and out of the distribution",
+    "symmetry_table", "table.json", "Confidence in and out of the distribution",
     caption="Histograms of the largest probability, on test images (solid) and on images from "
     "elsewhere (dashed). Means over modes where a row has one mode.",
-)
+)  # fmt: skip
 def confidence(source: Path) -> Figure:
     """Draw a histogram of confidence for each row."""
-    rows = json.loads(Path(source).read_text())
+    rows, _ = _rows(source)
     columns = min(4, len(rows))
     lines = -(-len(rows) // columns)
     drawn, axes = panels(lines, columns, width=2.4, height=2.0)

@@ -2,7 +2,7 @@
 
 from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_known_error
 
 REFERENCES = ("networks", "hmc")
 IN_TABLE = (
@@ -53,10 +53,7 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
 def score_cell(row: dict, metric) -> str:
     factor, digits = (100, 2) if metric.percent else (1, 4)
     value, error = (row[part].get(metric.name) for part in ("scores", "errors"))
-    if value is None:
-        return "–"
-    cell = number(factor * value, digits)
-    return cell if error is None else f"{cell} ± {number(factor * error, digits)}"
+    return with_known_error(value, error, digits, factor)
 
 
 def closeness_table(rows: list[dict]) -> Table:
@@ -80,8 +77,7 @@ def closeness_table(rows: list[dict]) -> Table:
 
 def closeness_cell(row: dict, reference: str, key: str) -> str:
     error = row.get("beside_errors", {}).get(reference, {}).get(key)  # not in earlier tables
-    cell = number(row["beside"][reference][key], 4)
-    return cell if error is None else f"{cell} ± {number(error, 4)}"
+    return with_known_error(row["beside"][reference][key], error, 4)
 
 
 def distance_table(rows: list[dict], reference: str) -> Table:

@@ -1,9 +1,8 @@
 """The paper's numbers next to ours, and tables of what the paper leaves open."""
 
-from papers.symmetry.cells import converged, pairs, remark
-from papers.symmetry.values import published
+from papers.symmetry.values import converged, pairs, published, remark
 from utils.report.results import Results
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_error
 from utils.symmetry.unit_order import p_value
 
 import numpy as np
@@ -26,11 +25,11 @@ def spread(values: np.ndarray, factor: float, digits: int, sign: str = "") -> st
     """Return mean ± standard error."""
     if not len(values):
         return "–"
-    values = factor * np.asarray(values)
-    mean = number(values.mean(), digits, sign)
+    values = np.asarray(values)
     if len(values) < 2:
-        return mean
-    return f"{mean} ± {number(values.std(ddof=1) / len(values) ** 0.5, digits)}"
+        return number(factor * values.mean(), digits, sign)
+    values = factor * values
+    return with_error(values.mean(), values.std(ddof=1) / len(values) ** 0.5, digits, sign=sign)
 
 
 # ---- Figure 1
@@ -45,15 +44,15 @@ def toy_shapes(results: Results) -> list[Table]:
         "scaled_lobe": "scales removed: lobes, at (±a, ∓a)",
     }
     rows = [
-        [title, f"{paper[name]:.1f}", with_error(summary["shape"], summary["shape_errors"], name)]
+        [
+            title,
+            f"{paper[name]:.1f}",
+            with_error(summary["shape"][name], summary["shape_errors"][name], 3),
+        ]
         for name, title in names.items()
     ]
     note = "Medians over networks. The paper's values are read off its figure."
     return [Table(["", "paper", "ours"], rows, title="Shapes in Figure 1", note=note)]
-
-
-def with_error(values: dict, errors: dict, name: str) -> str:
-    return f"{number(values[name], 3)} ± {number(errors[name], 3)}"
 
 
 # ---- Figure 2
@@ -74,7 +73,10 @@ def masses(results: Results) -> list[Table]:
     if not summary["network"].startswith("optunet"):
         note = "The paper's values are for OptuNet: see the presets laptop and paper."
         return [Table(["", "ours"], [[name, ours] for name, _, ours in rows], title, note)]
-    modes = [_list(each["excess_modes"]) for each in (paper, summary)]
+    modes = [
+        ", ".join(number(100 * share, 0) for share in each["excess_modes"]) or "–"
+        for each in (paper, summary)
+    ]
     rows.append(["modes of the excess [%]", *modes])
     for cluster, theirs in zip(summary["clusters"], paper["clusters"], strict=False):
         published_excess = 100 * (theirs[0] / theirs[1] - 1)
@@ -89,16 +91,11 @@ def masses(results: Results) -> list[Table]:
 
 
 def _median(cluster: dict, name: str, factor: float = 1) -> str:
-    error = factor * cluster[f"{name}_error"]
-    return f"{number(factor * cluster[name], 1)} ± {number(error, 1)}"
+    return with_error(cluster[name], cluster[f"{name}_error"], 1, factor)
 
 
 def _range(ends: list[float], factor: float = 1) -> str:
     return " to ".join(number(factor * end, 0) for end in ends)
-
-
-def _list(shares: list[float]) -> str:
-    return ", ".join(number(100 * share, 0) for share in shares) or "–"
 
 
 # ---- weight decay and projection

@@ -1,7 +1,7 @@
 """Bias of chains beside exact ones, with planted differences."""
 
 from tests.evaluation.test_diagnostics import ar1
-from utils.evaluation.bias import bias
+from utils.evaluation.diagnostics import bias
 
 import numpy as np
 import pytest

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tests.posteriors.test_samples import make_samples
 from utils.data.datasets import Dataset
-from utils.evaluation.candidates import (
+from utils.evaluation.evaluate import (
     Candidate,
     check_candidates,
     check_data,

@@ -2,7 +2,7 @@
 
 from tests.networks.conv_networks import SMALL, drawn_weights, small
 from tests.symmetry.planted import any_permutation
-from utils.evaluation.functionals import functional_names, functionals
+from utils.evaluation.diagnostics import functional_names, functionals
 from utils.networks.mlp import MLP
 
 import numpy as np

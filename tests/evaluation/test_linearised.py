@@ -1,7 +1,7 @@
 """Predictions of linearised networks: moments of logits, moved posteriors, draws."""
 
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
-from utils.evaluation.linearised import (
+from utils.evaluation.predictions import (
     averaged_draws,
     covariance_by_layers,
     linearised_predictions,
@@ -11,7 +11,7 @@ from utils.networks.jacobians import jacobians, linear_layers
 from utils.networks.mlp import MLP
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.runs.seeding import generator
 from utils.symmetry.transformation import random_transformation
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from tests.evaluation.toy_setting import NETWORK, noisy_copies, random, setting
 from tests.symmetry.planted import any_permutation
-from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
+from utils.evaluation.limits import cross_fitted, dead_pixel_noise
 from utils.evaluation.predictions import DIRECT, REBASED, Column
 from utils.evaluation.views import Fit, Views
 from utils.posteriors.gaussian import Gaussian

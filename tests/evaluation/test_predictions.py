@@ -15,7 +15,7 @@ from utils.evaluation.predictions import (
 from utils.networks.mlp import MLP
 from utils.networks.predictions import mean_probabilities
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """A scale of deviations, chosen by the samples' predictions, and REPAIR of drawn networks."""
 
-from utils.evaluation.refinements import SCALES, Refinement, TauSearch
+from utils.evaluation.views import SCALES, Refinement, TauSearch
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian

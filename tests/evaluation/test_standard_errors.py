@@ -3,7 +3,16 @@
 from functools import partial
 from types import SimpleNamespace
 
-from utils.evaluation.metrics import METRICS, Metric, scores
+from utils.evaluation.evaluate import TableErrors
+from utils.evaluation.metrics import (
+    METRICS,
+    Metric,
+    add_errors,
+    deviations,
+    resample,
+    resample_chains,
+    scores,
+)
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
@@ -13,13 +22,6 @@ from utils.evaluation.predictions import (
     PartPredictions,
     predict_draws,
     predict_samples,
-)
-from utils.evaluation.standard_errors import (
-    TableErrors,
-    add_errors,
-    deviations,
-    resample,
-    resample_chains,
 )
 from utils.evaluation.views import Fit, fit_low_rank, fit_moments
 from utils.networks.mlp import MLP

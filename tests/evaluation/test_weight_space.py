@@ -4,7 +4,7 @@ from tests.posteriors.test_samples import NETWORK, make_samples
 from utils.evaluation.weight_space import marginal_gaussian, open_weight_space
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.runs.errors import UserError
 
 import numpy as np

@@ -13,8 +13,7 @@ from utils.methods.sghmc import SGHMC, SGHMCConfig
 from utils.methods.sgld import SGLD
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
-from utils.posteriors.files import open_posterior
-from utils.posteriors.members import open_members
+from utils.posteriors.files import open_members, open_posterior
 from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 

@@ -9,7 +9,7 @@ from utils.networks.predictions import class_probabilities
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.posteriors.prior import Prior
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator

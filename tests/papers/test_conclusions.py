@@ -1,7 +1,6 @@
 """Conclusions across papers: their claims are those of the papers, and all can be told in short."""
 
-from papers import PAPERS
-from papers.conclusions import CONCLUSIONS
+from papers import CONCLUSIONS, PAPERS
 
 
 def test_every_conclusion_rests_on_claims_that_are_judged():

@@ -11,8 +11,7 @@ from utils.networks.safetensors import write_tensors
 from utils.networks.state_dicts import default_layout
 from utils.posteriors import exchange
 from utils.posteriors.exchange import export_tars, import_networks, read_all
-from utils.posteriors.files import open_posterior
-from utils.posteriors.members import open_members
+from utils.posteriors.files import open_members, open_posterior
 from utils.posteriors.named_samples import save_named_samples
 from utils.posteriors.samples import Points
 from utils.runs.errors import UserError

@@ -4,7 +4,7 @@ from tests.posteriors.test_samples import NETWORK, make_samples
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture, is_set
+from utils.posteriors.posterior import Mixture, is_set
 from utils.posteriors.samples import Points, num_blocks
 from utils.runs.errors import UserError
 

@@ -1,9 +1,9 @@
 """Sets of networks read as chains or as independent networks."""
 
 from utils.networks.mlp import MLP
+from utils.posteriors.files import open_members
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.members import open_members
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
 from utils.runs.errors import UserError
 

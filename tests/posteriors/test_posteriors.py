@@ -7,7 +7,7 @@ from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
 from utils.runs.errors import UserError
 from utils.symmetry.transformation import random_transformation

@@ -3,8 +3,14 @@
 from utils.networks.mlp import MLP
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.quality.diversity import disagreement, entropy, infinite_mutual_information
-from utils.quality.forecasts import Parts, forecast, linearised_forecast, parts_of
-from utils.quality.images import ImageSets, evenly_spaced
+from utils.quality.forecasts import (
+    ImageSets,
+    Parts,
+    evenly_spaced,
+    forecast,
+    linearised_forecast,
+    parts_of,
+)
 from utils.quality.scores import QUALITY, quality_errors, quality_scores
 
 import numpy as np

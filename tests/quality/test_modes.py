@@ -5,7 +5,7 @@ import json
 from utils.networks.mlp import MLP
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture
+from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
 from utils.quality.modes import modes_of, pieces_of, same_size, sample_modes
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from utils.quality.published import published_predictions
+from utils.quality.gold import published_predictions
 from utils.runs.errors import UserError
 
 import numpy as np

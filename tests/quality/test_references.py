@@ -5,7 +5,7 @@ import json
 from utils.networks.mlp import MLP
 from utils.posteriors.files import open_posterior
 from utils.posteriors.samples import Points
-from utils.quality.images import ImageSets
+from utils.quality.forecasts import ImageSets
 from utils.quality.modes import modes_of
 from utils.quality.references import fit_reference, mean_squares, split_chains, split_networks
 from utils.runs.errors import UserError

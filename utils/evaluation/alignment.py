@@ -1,20 +1,39 @@
-"""One pass over posterior samples: predictions, and moments before and after rebasin."""
+"""Passes over posterior samples: predictions, and moments before and after rebasin.
 
+The first pass rebases samples to the first of them. Further ways differ in what units are matched
+by, and to what: to the first sample, to the samples' mean, which is iterated until it rests, or to
+the order in which they are most similar, with no reference. Every way is described by the variance
+that it leaves and by its cycle error: the share of units that do not return to their place if one
+sample is matched to another directly, and then back through the common order.
+
+A user's own networks are rebased to the first of them without an evaluation (`rebase_and_fit`).
+"""
+
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from utils.evaluation.metrics import accuracy
 from utils.evaluation.predictions import PartAverages, PartPredictions
+from utils.evaluation.setting import Blocks, Setting
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
-from utils.posteriors.compact import Compact
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.compact import Compact, from_rows
+from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRankFit
-from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
+from utils.posteriors.moments import Moments, block_of, enter_block, merge_all, no_moments
 from utils.runs.errors import UserError
+from utils.runs.progress import progress_bar
 from utils.runs.run import Run
-from utils.symmetry.assignment import Matcher, Matching
-from utils.symmetry.rebasin import Rebased, move, rebase
-from utils.symmetry.transformation import Transformation, from_row
+from utils.symmetry.assignment import Matcher
+from utils.symmetry.consensus import consensus
+from utils.symmetry.matching import make_matcher
+from utils.symmetry.paths import Line, barrier, score
+from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.rebasin import iterated_mean, move, rebase, rebase_all
+from utils.symmetry.transformation import Transformation
 
 import numpy as np
 import torch
@@ -61,8 +80,7 @@ class Aligned:
     @property
     def transformations(self) -> list[Transformation]:
         """Transformations of the samples so far."""
-        rows = zip(self.permutation_rows, self.sign_rows, strict=True)
-        return [from_row(self.network, *pair) for pair in rows]
+        return from_rows(self.network, self.permutation_rows, self.sign_rows)
 
     def direct(self) -> Moments:
         """Return the moments of all samples as they are."""
@@ -81,29 +99,11 @@ class Aligned:
         return Compact(posterior, self.transformations, self.reference)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """How many contiguous blocks of samples are kept apart.
-
-    Blocks of moments take 32 bytes per weight each, in the two passes of a set.
-    """
-
-    predictions: int = 1
-    moments: int = 1
-
-
 def align(
-    network: Network,
-    samples: Sequence[Tensor],
-    matcher: Matcher,
-    reference: Tensor,
-    test_images: Tensor,
-    blocks: Blocks,
-    watched: Tensor,
-    low_rank: LowRankFit | None = None,
-    known: Sequence[Transformation] = (),
-    on_sample: Callable[[Aligned], None] = lambda aligned: None,
-) -> Aligned:
+    network: Network, samples: Sequence[Tensor], matcher: Matcher, reference: Tensor, test_images:
+    Tensor, blocks: Blocks, watched: Tensor, low_rank: LowRankFit | None = None, known:
+    Sequence[Transformation] = (), on_sample: Callable[[Aligned], None] = lambda aligned: None,
+) -> Aligned:  # fmt: skip
     """Rebase samples one after the other and gather everything about them.
 
     `watched` are indices of weights whose values are kept for every sample. Transformations of the
@@ -114,13 +114,17 @@ def align(
     device = test_images.device
     for position in range(len(samples)):
         weights = samples[position].to(device)
-        transformation = known[position] if position < len(known) else None
-        moved, matching = _rebase(network, weights, matcher, transformation)
+        if position < len(known):
+            transformation = known[position]
+            moved = move(weights, transformation)
+        else:
+            moved, matching = rebase(network, weights, matcher)
+            transformation = matching.transformation
         parts.add(class_probabilities(network, weights, test_images))
         block = block_of(position, len(samples), blocks.moments)
         enter_block(aligned.direct_blocks, block, weights)
         enter_block(aligned.rebased_blocks, block, moved)
-        aligned.enter(matching.transformation, weights[watched], moved[watched])
+        aligned.enter(transformation, weights[watched], moved[watched])
         if low_rank:
             low_rank.add(moved)
         on_sample(aligned)
@@ -129,13 +133,9 @@ def align(
 
 
 def align_again(
-    network: Network,
-    rebased: "RebasedSamples",
-    find: Callable[[Tensor], Transformation],
-    reference: Tensor,
-    num_blocks: int,
-    on_sample: Callable[[], None],
-) -> Aligned:
+    network: Network, rebased: "RebasedSamples", find: Callable[[Tensor], Transformation],
+    reference: Tensor, num_blocks: int, on_sample: Callable[[], None],
+) -> Aligned:  # fmt: skip
     """Rebase rebased samples to another reference; record permutations of the original samples.
 
     `find` is called with one after the other and says how it moves.
@@ -150,14 +150,6 @@ def align_again(
         aligned.enter(first.then(transformation), nothing, nothing)
         on_sample()
     return aligned
-
-
-def _rebase(
-    network: Network, weights: Tensor, matcher: Matcher, transformation: Transformation | None
-) -> Rebased:
-    if transformation is None:
-        return rebase(network, weights, matcher)
-    return Rebased(move(weights, transformation), Matching(transformation))
 
 
 @dataclass(frozen=True)
@@ -203,10 +195,7 @@ class RebasinRecord:
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
-            permutations = arrays["permutations"].cpu()
-            signs = arrays.get("signs", torch.ones_like(permutations)).cpu()
-            rows = zip(permutations, signs, strict=True)
-            self.known = [from_row(samples.network, *pair) for pair in rows]
+            self.known = from_rows(samples.network, arrays["permutations"], arrays.get("signs"))
 
     def keep(self, aligned: Aligned) -> None:
         """Save now and then, at the end, and before a stop. Call it after every sample."""
@@ -256,3 +245,162 @@ def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> lis
     if len(others) < 2:
         return []  # one sample has no deviation
     return [others[position] for position in spaced_positions(len(others), count)]
+
+
+# ---- further ways of rebasin
+
+FIRST, MEAN, NONE = "first", "mean", "none"
+
+
+class Way(NamedTuple):
+    matching: str  # one of matching.METHODS
+    reference: str  # FIRST, MEAN or NONE
+    title: str
+
+
+WAYS = {
+    "contribution": Way("contribution", FIRST, "by contribution, to the first"),
+    "contribution_to_mean": Way("contribution", MEAN, "by contribution, to their mean"),
+    "consensus": Way("contribution", NONE, "by contribution, no reference"),
+}
+
+
+@dataclass(frozen=True)
+class WayAligned:
+    """Samples rebased in a way; iterated ways also have rounds, and come to rest or not."""
+
+    aligned: Aligned
+    rounds: int | None = None
+    at_rest: bool | None = None
+
+
+def align_in_way(
+    way: Way, rebased: RebasedSamples, reference: Tensor, setting: Setting, num_blocks: int,
+    max_rounds: int, on_sample: Callable[[], None] = lambda: None,
+) -> WayAligned:  # fmt: skip
+    """Rebase samples, which may be rebased already; transformations are of the original ones."""
+    network, config, rounds, at_rest = rebased.network, setting.config, None, None
+
+    def matcher_for(weights: Tensor):
+        return make_matcher(way.matching, network, weights, setting.study_images)
+
+    if way.reference == NONE:
+        images = setting.study_images[: config.consensus_images]
+        common = consensus(network, rebased, images, way.matching, max_rounds)
+        rounds, at_rest, moves = common.rounds, common.at_rest, iter(common.transformations)
+        reference = common.transformations[0].apply(reference)  # the first sample in that order
+
+        def find(weights: Tensor) -> Transformation:
+            return next(moves)
+    else:
+        if way.reference == MEAN:
+            some = list(rebased.spaced(config.study_samples))
+            mean = iterated_mean(network, some, matcher_for, max_rounds)
+            reference, rounds, at_rest = mean.weights, mean.rounds, mean.at_rest
+        matcher = matcher_for(reference)
+
+        def find(weights: Tensor) -> Transformation:
+            return matcher(weights).transformation
+
+    aligned = align_again(network, rebased, find, reference, num_blocks, on_sample)
+    return WayAligned(aligned, rounds, at_rest)
+
+
+def describe_way(
+    samples, matching: str, way: WayAligned, direct_variance: Tensor, mask: Tensor,
+    images: Tensor, num_pairs: int,
+) -> dict:  # fmt: skip
+    """Return what a way leaves, over the masked weights: its cycle error and how it ended."""
+    variance = way.aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
+    errors = cycle_errors(samples, way.aligned, matching, images, num_pairs)
+    return {
+        "remaining_variance": variance.item(),
+        "cycle_error": errors.mean().item(),
+        "cycle_error_se": (errors.std() / len(errors) ** 0.5).item(),
+        "rounds": way.rounds,
+        "at_rest": way.at_rest,
+    }
+
+
+def cycle_errors(
+    samples, aligned: Aligned, matching: str, images: Tensor, num_pairs: int
+) -> Tensor:
+    """Return for some pairs of samples the share of units that direct matching puts elsewhere."""
+    positions, shares = spaced_positions(len(samples), num_pairs + 1), []
+    moves = aligned.transformations
+    for first, second in itertools.pairwise(positions):
+        pair = [samples[position].to(images.device) for position in (first, second)]
+        direct = make_matcher(matching, aligned.network, pair[0], images)(pair[1]).transformation
+        through = moves[second].then(moves[first].inverse())
+        shares.append((direct.to_row() != through.to_row()).double().mean().item())
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+# ---- a user's own networks
+
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
+
+
+def rebase_and_fit(
+    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
+) -> tuple[Gaussian, Compact]:
+    """Return q_d of the networks as they are, and q_r of them rebased to the first.
+
+    They are matched by activation on the inputs, or without any by weight.
+    """
+    method = "weight" if inputs is None else "activation"
+    matcher = make_matcher(method, network, samples[0], inputs)
+    direct = rebased = no_moments(samples[0])
+    transformations = []
+    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
+        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
+            direct, rebased = direct.add(weights), rebased.add(moved.weights)
+            transformations.append(moved.matching.transformation)
+            bar.update()
+    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
+
+
+def transpositions_of(compact: Compact) -> dict[str, list]:
+    """Return NoT of each network's groups of units, and what random permutations have."""
+    network = compact.transformations[0].network
+    return {
+        "transpositions": [
+            list(each.transpositions().values()) for each in compact.transformations
+        ],
+        "random": [expected_transpositions(group.size) for group in network.groups.values()],
+    }
+
+
+def accuracies_of(
+    network: Network, samples: Sequence[Tensor], averaged: dict[str, Iterable[Tensor]],
+    inputs: Tensor, labels: Tensor,
+) -> dict:  # fmt: skip
+    """Return the accuracy of each network, and of the average prediction of several."""
+
+    def accuracy_of(networks: Iterable[Tensor]) -> float:
+        return accuracy(mean_probabilities(network, networks, inputs), labels)
+
+    single = [accuracy_of([weights]) for weights in samples]
+    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
+
+
+def barriers_to_first(
+    compact: Compact, samples: Sequence[Tensor], count: int, inputs: Tensor, labels: Tensor
+) -> dict[str, list[float]]:
+    """Return the loss barrier [nats] between each of `count` networks and the first.
+
+    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
+    """
+
+    def barrier_to_first(weights: Tensor) -> float:
+        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
+        return barrier(score(line, inputs, labels).loss, FRACTIONS).max().item()
+
+    barriers: dict[str, list[float]] = {"before": [], "after": []}
+    with progress_bar(count, "loss barriers", unit="network") as bar:
+        for number in range(count):
+            moved = compact.transformations[number].apply(samples[number])
+            barriers["before"].append(barrier_to_first(samples[number]))
+            barriers["after"].append(barrier_to_first(moved))
+            bar.update()
+    return barriers

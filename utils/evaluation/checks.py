@@ -7,8 +7,15 @@ except where they are those of a posterior.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from utils.evaluation.alignment import Aligned, spaced_beside, spaced_references
-from utils.evaluation.metrics import Prediction, agreement, scores, total_variation
+from utils.evaluation.alignment import (
+    WAYS,
+    Aligned,
+    WayAligned,
+    describe_way,
+    spaced_beside,
+    spaced_references,
+)
+from utils.evaluation.metrics import Prediction, closeness, scores
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
@@ -21,7 +28,6 @@ from utils.evaluation.predictions import (
 )
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
-from utils.evaluation.ways import WAYS, WayAligned, describe_way
 from utils.evaluation.weight_space import WeightSpace
 from utils.evaluation.weight_study import (
     averages,
@@ -47,12 +53,9 @@ from torch import Tensor
 
 
 def check_posteriors(
-    setting: Setting,
-    samples,
-    views: Views,
-    predictions: dict[Column, PartPredictions],
-    space: WeightSpace,
-) -> dict:
+    setting: Setting, samples, views: Views, predictions: dict[Column, PartPredictions], space:
+    WeightSpace,
+) -> dict:  # fmt: skip
     """Return all checks; `samples` are the truth's. Comparisons with the prior are in its σ."""
     truth, aligned = space.truth, views.aligned[space.truth]
     sizes = {name: len(indices) for name, indices in setting.watched.items()}
@@ -61,7 +64,11 @@ def check_posteriors(
         for frame, values in aligned.watched().items()
     }
     mixed = {frame: mixing(groups) for frame, groups in chains.items()}
-    dead = check_dead(setting, aligned, mixed)
+    moments = {"before": aligned.direct()}
+    if setting.config.by_activation:  # by weight, dead weights are aligned, too
+        moments["after"] = aligned.rebased()
+    moments = {when: each.in_units_of(setting.prior.std) for when, each in moments.items()}
+    dead = check_dead_pixels(moments, mixed, ~setting.alive)
     direct = in_prior_units(setting, views.fits[Column(truth, DIRECT)].posterior)
     follow_prior = bool(dead["dead_pixels"] and dead["dead_pixels"]["passed"])
     band = prior_band(direct, setting.groups, chains["before"], follow_prior)
@@ -77,10 +84,7 @@ def check_posteriors(
             "along_chain": [each.total_transpositions() for each in aligned.transformations],
             "random": chance_transpositions(setting.network).mean,
         },
-        f"halves_of_{truth}": {
-            "agreement": agreement(*halves),
-            "total_variation": total_variation(*halves),
-        },
+        f"halves_of_{truth}": closeness(*halves),
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
         **describe_ways(setting, samples, views, truth),
@@ -88,15 +92,8 @@ def check_posteriors(
 
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:
-    return Gaussian(*setting.prior.standardise(gaussian.mean, gaussian.std), gaussian.network)
-
-
-def check_dead(setting: Setting, aligned: Aligned, mixed: dict) -> dict:
-    moments = {"before": aligned.direct()}
-    if setting.config.by_activation:  # by weight, dead weights are aligned, too
-        moments["after"] = aligned.rebased()
-    moments = {when: each.in_units_of(setting.prior.std) for when, each in moments.items()}
-    return check_dead_pixels(moments, mixed, ~setting.alive)
+    std = setting.prior.std
+    return Gaussian(gaussian.mean / std, gaussian.std / std, gaussian.network)
 
 
 def check_dead_of_distributions(setting: Setting, views: Views, space: WeightSpace) -> dict:
@@ -141,20 +138,19 @@ def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
     """Return what every way of rebasin leaves, and the τ of columns that have one."""
     if not setting.config.further:
         return {}
-    config, aligned = setting.config, views.aligned[truth]
-    paper = "activation" if config.by_activation else "weight"
-    ways = {Column(truth, REBASED): (paper, WayAligned(aligned))}
+    aligned = views.aligned[truth]
+    ways = {Column(truth, REBASED): (setting.matching, WayAligned(aligned))}
     if views.to_mean:
-        ways[Column(truth, MEAN_REFERENCE)] = (paper, views.to_mean)
+        ways[Column(truth, MEAN_REFERENCE)] = (setting.matching, views.to_mean)
     for column, found in views.ways.items():
         if column.method == truth:
             ways[column] = (WAYS[column.view.way].matching, found)
     variance = aligned.direct().variance()
-    images = setting.data.train_images[: config.study_images]
+    images, num_pairs = setting.study_images, setting.config.num_pairs
     return {
         "ways": {
             column.key: describe_way(
-                samples, matching, found, variance, setting.alive, images, config.num_pairs
+                samples, matching, found, variance, setting.alive, images, num_pairs
             )
             for column, (matching, found) in ways.items()
         },
@@ -163,15 +159,11 @@ def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
 
 
 def study(
-    setting: Setting,
-    samples,
-    aligned: Aligned,
-    predictions: dict[Column, PartPredictions],
-    space: WeightSpace,
-    mixed: dict,
-) -> dict:
+    setting: Setting, samples, aligned: Aligned, predictions: dict[Column, PartPredictions], space:
+    WeightSpace, mixed: dict,
+) -> dict:  # fmt: skip
     """Rebase some samples to other references, and networks from the prior as a null."""
-    config, data = setting.config, setting.data
+    config = setting.config
     average = predictions[Column(space.truth, SAMPLE)].average()
     watched = aligned.watched()["before"]
     positions = spaced_references(watched, config.num_references)
@@ -187,7 +179,7 @@ def study(
     return {
         "study_samples": len(chosen),
         "study_positions": others,
-        "study_images": min(config.study_images, len(data.train_images)),
+        "study_images": len(setting.study_images),
         "references": rows,
         "prior_networks": null,
     }
@@ -238,12 +230,9 @@ def describe(setting: Setting, truth: Tensor, fitted: Fitted, reference: Tensor)
 
 
 def study_references(
-    setting: Setting,
-    truth: Tensor,
-    samples: list[Tensor],
-    references: dict[str, Tensor],
+    setting: Setting, truth: Tensor, samples: list[Tensor], references: dict[str, Tensor],
     on_reference: Callable[[], None] = lambda: None,
-) -> dict[str, dict]:
+) -> dict[str, dict]:  # fmt: skip
     """Rebase the same samples to every reference; `truth` is the average prediction [N, classes].
 
     "mean_with_first" and "std_with_first" are correlations over weights with the q_r of the first
@@ -255,10 +244,8 @@ def study_references(
         (fitted,) = fit_to(setting, samples, matcher, len(samples))
         rows[name] = describe(setting, truth, fitted, reference)
         if first is None:
-            first, first_matcher = (
-                fitted.posterior,
-                setting.study_matcher_for(fitted.posterior.mean),
-            )
+            first = fitted.posterior
+            first_matcher = setting.study_matcher_for(first.mean)
         moved, _ = rebase_gaussian(setting.network, fitted.posterior, first_matcher)
         for part in ("mean", "std"):
             ours, theirs = getattr(moved, part), getattr(first, part)
@@ -269,13 +256,9 @@ def study_references(
 
 
 def study_prior(
-    setting: Setting,
-    truth: Tensor,
-    reference: Tensor,
-    gaussians: dict[str, Gaussian],
-    count: int,
+    setting: Setting, truth: Tensor, reference: Tensor, gaussians: dict[str, Gaussian], count: int,
     effective: int,
-) -> dict:
+) -> dict:  # fmt: skip
     """Rebase networks drawn from the prior, which know nothing of the data, to a reference.
 
     What their q_r has in common with the reference, and with Gaussians rebased to it, comes from
@@ -284,12 +267,9 @@ def study_prior(
     study's rows, and `effective` networks, as many as all samples of the truth are worth, give the
     mean that other means are compared with ("mean_with").
     """
-    draws = (
-        prior_network(setting, number).to(reference) for number in range(max(count, effective))
-    )
-    fitted, of_effective = fit_to(
-        setting, draws, setting.study_matcher_for(reference), count, effective
-    )
+    draws = (prior_network(setting, k).to(reference) for k in range(max(count, effective)))
+    matcher = setting.study_matcher_for(reference)
+    fitted, of_effective = fit_to(setting, draws, matcher, count, effective)
     mean, alive = of_effective.posterior.mean[setting.alive], setting.alive
     return describe(setting, truth, fitted, reference) | {
         "mean_with": {name: correlation(mean, g.mean[alive]) for name, g in gaussians.items()},
@@ -300,6 +280,5 @@ def study_prior(
 
 def prior_network(setting: Setting, number: int) -> Tensor:
     """Draw weights from the prior."""
-    return setting.prior.draw(
-        setting.network, generator(setting.config.seed, "prior_network", number)
-    )
+    random = generator(setting.config.seed, "prior_network", number)
+    return setting.prior.draw(setting.network, random)

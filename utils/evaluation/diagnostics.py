@@ -2,11 +2,16 @@
 
 Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, folding, and
 localization: an improved R-hat for assessing convergence of MCMC". Draws are [chains, draws].
+
+Chains wander between copies of a mode that differ in the order of units. R-hat and effective sample
+sizes of single weights follow this wandering; those of `functionals`, which do not depend on the
+order of hidden units, nor on signs of tanh units, follow the posterior.
 """
 
 import math
+from typing import NamedTuple
 
-from utils.evaluation.functionals import functional_names, functionals
+from utils.distances.units import describe_units
 from utils.networks.network import Network
 from utils.runs.seeding import generator
 
@@ -15,6 +20,50 @@ import torch
 from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor
+
+NORM_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def functional_names(network: Network) -> list[str]:
+    """Return the names of `functionals`."""
+    classes = range(network.num_classes)
+    names = [f"mean square of {slot.name}" for slot in _with_prior(network)]
+    names += [f"{what} of class {c}" for what in ("Σv²", "Σv⁴", "bias") for c in classes]
+    for group in _groups(network):
+        names += [f"norm of units of {group}, quantile {share:g}" for share in NORM_QUANTILES]
+        names.append(f"largest eigenvalue of the Gram matrix of {group}")
+    return names
+
+
+def functionals(network: Network, weights: Tensor) -> Tensor:
+    """Return the functionals of one weight vector [d], in float64.
+
+    They are the mean square of every tensor; for every class the sums of v² and v⁴ over its
+    outgoing weights v, and its bias; for every group of units, each described by all of its
+    weights, quantiles of their norms and the largest eigenvalue of their Gram matrix.
+    """
+    weights = weights.double()
+    output, bias = (slot.of(weights) for slot in network.slots[-2:])
+    squares = output.flatten(1).square()
+    parts = [slot.of(weights).square().mean()[None] for slot in _with_prior(network)]
+    parts += [squares.sum(1), squares.square().sum(1), bias]
+    shares = weights.new_tensor(NORM_QUANTILES)
+    for group in _groups(network):
+        (units,) = describe_units(network, weights[None], group)
+        small = units.T @ units if units.shape[0] > units.shape[1] else units @ units.T
+        parts += [units.norm(dim=1).quantile(shares), torch.linalg.eigvalsh(small)[-1:]]
+    return torch.cat(parts)
+
+
+def _with_prior(network: Network) -> list:
+    return [slot for slot in network.slots if slot.role != "buffer"]
+
+
+def _groups(network: Network) -> list[str]:
+    return [name for name in network.groups if network.slots_of(name)]
+
+
+# ---- R-hat and effective sample size
 
 MIN_DRAWS = 8  # per chain; with fewer there are no diagnostics
 MAX_RHAT = 1.05  # above it, report "not mixed"
@@ -29,25 +78,26 @@ NUM_IMAGES = 20
 NUM_PROJECTIONS = 16
 
 
-def slow_groups(groups: dict[str, dict]) -> list[str]:
-    """Return the groups of `diagnose_all` that have not mixed, each with its numbers.
+def groups_worse_than(
+    groups: dict[str, dict], most_rhat: float, least_ess: float = 0.0
+) -> list[str]:
+    """Return the groups of `diagnose_all` with a larger R-hat or smaller bulk ESS, with both.
 
     Groups that depend on the order of hidden units are left out: chains may switch labels.
     """
     return [
-        describe_group(name, group)
-        for name, group in groups.items()
-        if group
-        and name not in FOLLOW_LABELS
-        and not (group["largest_rhat"] or math.inf) <= MAX_RHAT
-    ]
-
-
-def describe_group(name: str, group: dict) -> str:
-    return (
         f"{name.replace('_', ' ')} (largest R-hat {float(group['largest_rhat'] or 'inf'):.2f}, "
         f"smallest bulk ESS {group['smallest_ess_bulk']:.0f})"
-    )
+        for name, group in groups.items()
+        if group and name not in FOLLOW_LABELS
+        and not ((group["largest_rhat"] or math.inf) <= most_rhat
+                 and group["smallest_ess_bulk"] >= least_ess)
+    ]  # fmt: skip
+
+
+def slow_groups(groups: dict[str, dict]) -> list[str]:
+    """Return the groups that have not mixed, each with its numbers."""
+    return groups_worse_than(groups, MAX_RHAT)
 
 
 def shortfalls(diagnostics: dict) -> list[str]:
@@ -59,16 +109,8 @@ def shortfalls(diagnostics: dict) -> list[str]:
     missing = ["there is a single chain"] if diagnostics["chains"] < 2 else []
     if not diagnostics["groups"].get("invariants"):
         missing.append("functionals of the weights were not recorded")
-    return missing + [
-        describe_group(name, group)
-        for name, group in diagnostics["groups"].items()
-        if group
-        and name not in FOLLOW_LABELS
-        and not (
-            (group["largest_rhat"] or math.inf) <= REFERENCE_RHAT
-            and group["smallest_ess_bulk"] >= REFERENCE_ESS
-        )
-    ]
+    groups = diagnostics["groups"]
+    return missing + groups_worse_than(groups, REFERENCE_RHAT, REFERENCE_ESS)
 
 
 def energy_balance(changes: list[float | None]) -> tuple[float, float]:
@@ -280,3 +322,42 @@ def _summary(members: list[dict], hours: float) -> dict:
         "median_ess_squares": float(np.median(squares)) if len(squares) else math.nan,
         "median_ess_bulk_per_hour": median / hours,
     }
+
+
+# ---- chains that are not exact, beside chains that are
+
+
+class Bias(NamedTuple):
+    """How the mean of each quantity [F] differs from that in exact chains."""
+
+    difference: np.ndarray
+    error: np.ndarray  # of the difference, from the effective samples of both
+    std: np.ndarray  # of the quantity, in the exact chains
+
+    @property
+    def z(self) -> np.ndarray:
+        return self.difference / self.error
+
+    @property
+    def shift(self) -> float:
+        """The root mean square over quantities of difference / std, without what errors add."""
+        excess = (self.difference**2 - self.error**2) / self.std**2
+        return float(np.sqrt(max(np.nanmean(excess), 0.0)))
+
+
+def bias(samples: np.ndarray, exact: np.ndarray) -> Bias:
+    """Compare draws [chains, draws, F] with exact ones. Constant quantities are NaN."""
+    difference = samples.mean((0, 1)) - exact.mean((0, 1))
+    errors = np.hypot(mean_errors(samples), mean_errors(exact))
+    std = exact.std((0, 1))
+    errors[errors == 0] = std[std == 0] = np.nan
+    return Bias(difference, errors, std)
+
+
+def mean_errors(draws: np.ndarray) -> np.ndarray:
+    """Return the standard errors [F] of the means of draws [chains, draws, F].
+
+    They rest on the effective sample size, to which differences between chains contribute.
+    """
+    sizes = np.array([ess_mean(draws[:, :, k]) for k in range(draws.shape[2])])
+    return draws.std((0, 1)) / np.sqrt(sizes)

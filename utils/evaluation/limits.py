@@ -1,56 +1,57 @@
-"""How far to trust q_r's numbers: draws, chains in halves, matched units.
+"""How far to trust q_r's numbers: draws, chains in halves, matched units, pixels.
 
-draws         agreement and TV of q_r by the number of draws, extrapolated to infinitely many
-reliability   how μ_r and σ_r of one half of the chain correlate with those of the other half
-held_out      distributions fitted to the first half and compared with the second half's samples
-similarity    cosines of matched units: of samples, and of networks from the prior
-noise         what alignment alone does to networks from the prior, in every way of rebasin
-
-`pixels` has the rest: cross_fitted and dead_pixels.
+draws           agreement and TV of q_r by the number of draws, extrapolated to infinitely many
+reliability     how μ_r and σ_r of one half of the chain correlate with those of the other half
+held_out        distributions fitted to the first half and compared with the second half's samples
+similarity      cosines of matched units: of samples, and of networks from the prior
+noise           what alignment alone does to networks from the prior, in every way of rebasin
+cross_fitted    units matched on half of the pixels, weights of the other half correlated
+dead_pixels     predictions on test images with noise on pixels that are zero in training
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from utils.evaluation.alignment import Aligned, RebasedSamples, spaced_positions
-from utils.evaluation.checks import prior_network
-from utils.evaluation.metrics import accuracy, agreement, mean_nll, total_variation
-from utils.evaluation.pixels import cross_fitted, dead_pixel_noise
+from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
+from utils.evaluation.checks import fit_to, prior_network
+from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
-from utils.evaluation.ways import WAYS, align_in_way
+from utils.evaluation.weight_space import marginal_gaussian
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
+from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, is_set
 from utils.runs.seeding import generator
 from utils.symmetry.matching import RESPONSES
-from utils.symmetry.response_matching import Stack
+from utils.symmetry.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np
 import torch
 from torch import Tensor
 
+NOISE = (0.0, 0.25, 0.5, 1.0, 2.0)  # deviations on dead pixels, whose values lie in [0, 1]
 COUNTS = (5, 10, 20, 50, 100, 200)  # of draws
 
 
 def find_limits(
-    setting: Setting,
-    candidates: dict[str, Posterior],
-    truth: str,
-    views: Views,
-    predictions: dict[Column, PartPredictions],
-) -> dict:
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views, predictions:
+    dict[Column, PartPredictions],
+) -> dict:  # fmt: skip
     """Return all of it, for the truth's samples."""
     config, samples = setting.config, candidates[truth]
     images = setting.data.test_images[: config.study_images]
     average = predictions[Column(truth, SAMPLE)].average()[: len(images)]
     rebased = views.fits[Column(truth, REBASED)].posterior
     random = generator(config.seed, "limits", "draws")
-    drawn = draw_predictions(setting.network, rebased, images, config.limit_draws, random)
+    drawn = [
+        class_probabilities(setting.network, weights, images)
+        for weights in rebased.draw(config.limit_draws, random)
+    ]
     best = next((c for c in views.ways if c.method == truth and c.view.key == "consensus"), None)
     aligned = {Column(truth, REBASED): views.aligned[truth]}
     aligned |= {best: views.ways[best].aligned} if best else {}
@@ -73,27 +74,21 @@ def find_limits(
 # ---- draws
 
 
-def draw_predictions(
-    network: Network, posterior: Posterior, images: Tensor, count: int, random: torch.Generator
-) -> Iterator[Tensor]:
-    return (class_probabilities(network, w, images) for w in posterior.draw(count, random))
-
-
-def draw_curve(drawn: Iterable[Tensor], truth: Tensor) -> dict:
+def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
     """Return agreement and TV with averages of n draws, over disjoint batches, by n.
 
     The limit is a in a + b/√n, fitted to all n by least squares: an average over n draws differs
     from that over all by 1/√n, and labels change where it is near a tie.
     """
-    probabilities = list(drawn)
     rows = []
     for count in (n for n in COUNTS if n <= len(probabilities)):
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
-        scores = np.array([(agreement(b, truth), total_variation(b, truth)) for b in batches])
+        scored = [closeness(batch, truth) for batch in batches]
+        scores = np.array([list(each.values()) for each in scored])
         error = scores.std(0, ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else [None, None]
         row = {"draws": count, "batches": len(batches)}
-        for number, name in enumerate(("agreement", "total_variation")):
+        for number, name in enumerate(scored[0]):
             row |= {name: float(scores[:, number].mean()), f"{name}_error": error[number]}
         rows.append(row)
     if len(rows) <= 2:  # too few for a line
@@ -145,10 +140,16 @@ def held_out(
         return {}
     network, config, middle = setting.network, setting.config, len(samples) // 2
     halves = range(middle), range(middle, len(samples))
-    averages = [average_of(setting, samples, half, images) for half in halves]
+    averages = [
+        mean_probabilities(network, (samples[k].to(setting.device) for k in half), images)
+        for half in halves
+    ]
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,
-        "shuffled": [shuffle(setting, number) for number in range(middle)],
+        "shuffled": [
+            Transformation(network, random_transformation(network, each).permutations)
+            for each in (generator(config.seed, "shuffle", number) for number in range(middle))
+        ],
     }
     orders |= {column.key: each.transformations[:middle] for column, each in aligned.items()}
     rows = {"samples": held_out_scores(averages[0], averages[1], setting, images)}
@@ -159,33 +160,16 @@ def held_out(
             fit.add(weights)
         gaussian = merge_all(fit_blocks(rebased, middle)).gaussian(network)
         for kind, posterior in (("Gaussian", gaussian), ("low rank", fit.gaussian())):
-            random = generator(config.seed, "limits", "held_out")
-            drawn = draw_predictions(network, posterior, images, config.num_draws, random)
-            average = sum(drawn) / config.num_draws
+            drawn = posterior.draw(config.num_draws, generator(config.seed, "limits", "held_out"))
+            average = mean_probabilities(network, drawn, images)
             rows[f"{kind}, {name}"] = held_out_scores(average, averages[1], setting, images)
     return rows
 
 
-def shuffle(setting: Setting, number: int) -> Transformation:
-    """Draw a permutation of all units."""
-    random = generator(setting.config.seed, "shuffle", number)
-    drawn = random_transformation(setting.network, random)
-    return Transformation(setting.network, drawn.permutations)
-
-
-def average_of(setting: Setting, samples, positions: Iterable[int], images: Tensor) -> Tensor:
-    every = [samples[position].to(setting.device) for position in positions]
-    return sum(class_probabilities(setting.network, w, images) for w in every) / len(every)
-
-
 def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
     labels = setting.data.test_labels[: len(images)]
-    return {
-        "agreement": agreement(average, truth),
-        "total_variation": total_variation(average, truth),
-        "accuracy": accuracy(average, labels),
-        "nll": mean_nll(average, labels),
-    }
+    others = {"accuracy": accuracy(average, labels), "nll": mean_nll(average, labels)}
+    return closeness(average, truth) | others
 
 
 # ---- is there anything to align?
@@ -196,9 +180,7 @@ def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]
 
     Units that alignment of noise makes as similar as those of samples are no evidence of modes.
     """
-    config, network = setting.config, setting.network
-    images = setting.data.train_images[: config.study_images]
-    positions = spaced_positions(len(samples), 2 * config.num_pairs)
+    positions = spaced_positions(len(samples), 2 * setting.config.num_pairs)
     of_chain = [samples[position].to(setting.device) for position in positions]
     of_prior = [prior_network(setting, k).to(of_chain[0]) for k in range(len(positions))]
     half = len(positions) // 2
@@ -210,7 +192,8 @@ def unit_similarity(setting: Setting, samples, matching: str) -> dict[str, dict]
     rows = {}
     for kind, pairs in kinds.items():
         cosines = [
-            matched_cosine(network, *pair, images, matching) for pair in zip(*pairs, strict=False)
+            matched_cosine(setting.network, *pair, setting.study_images, matching)
+            for pair in zip(*pairs, strict=False)
         ]
         error = np.std(cosines, ddof=1) / len(cosines) ** 0.5 if len(cosines) > 1 else None
         rows[kind] = {"cosine": float(np.mean(cosines)), "error": error}
@@ -236,16 +219,116 @@ def matched_cosine(
 
 def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
     """Return by way the variance that is left of networks from the prior, relative to before."""
-    network = setting.network
-    drawn = [prior_network(setting, number) for number in range(setting.config.study_samples)]
+    network, config = setting.network, setting.config
+    drawn = [prior_network(setting, number) for number in range(config.study_samples)]
     unmoved = [Transformation(network)] * len(drawn)
     networks = RebasedSamples(network, drawn, unmoved, setting.device)
+    reference = drawn[0].to(setting.device)
     before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
-    limits = setting.way_limits(num_blocks=1)
     left = {}
-    for column in views.ways:
-        if column.method == truth:
-            way = WAYS[column.view.way]
-            found = align_in_way(way, networks, drawn[0].to(setting.device), limits).aligned
-            left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
+    for column in (column for column in views.ways if column.method == truth):
+        way = WAYS[column.view.way]
+        found = align_in_way(way, networks, reference, setting, 1, config.further_rounds).aligned
+        left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
     return left
+
+
+# ---- weight by weight
+
+
+def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str) -> dict | None:
+    """Correlate μ and σ with the truth's over weights whose pixels had no part in the matching.
+
+    Units are matched by activation on images that show every other pixel; the weights of the other
+    pixels, which matching cannot make alike, are correlated. Both halves of the pixels take turns.
+    "null" has networks from the prior in place of the truth's samples: it should be 0.
+    """
+    pixels = setting.network.pixel_slot
+    others = {name: each for name, each in candidates.items() if name != truth}
+    if pixels is None or not others:
+        return None
+    samples = list(_networks(setting, candidates[truth]))
+    drawn = [prior_network(setting, number).to(samples[0]) for number in range(len(samples))]
+    alive = setting.data.train_images.any(0).flatten()
+    found = {name: {"mean": [], "std": [], "null": []} for name in others}
+    for half in (0, 1):
+        shown = torch.arange(len(alive), device=alive.device) % 2 == half
+        images = setting.study_images.flatten(1) * shown
+        images = images.reshape(-1, *setting.network.input_shape)
+        hidden = torch.zeros(setting.network.num_weights, dtype=torch.bool, device=alive.device)
+        pixels.of(hidden)[..., alive & ~shown] = True
+        ours, null = (_fit_on(setting, each, images) for each in (samples, drawn))
+        for name, posterior in others.items():
+            if is_set(posterior):
+                theirs = _fit_on(setting, list(_networks(setting, posterior)), images)
+            elif (gaussian := marginal_gaussian(posterior)) is None:
+                found.pop(name, None)
+                continue
+            else:
+                theirs = gaussian.to(setting.device)
+            for part, like in (("mean", ours), ("null", null)):
+                matcher = ActivationMatcher(setting.network, like.mean, images)
+                moved, _ = rebase_gaussian(setting.network, theirs, matcher)
+                found[name][part].append(correlation(like.mean[hidden], moved.mean[hidden]))
+                if part == "mean":
+                    found[name]["std"].append(correlation(like.std[hidden], moved.std[hidden]))
+    return {
+        name: {part: float(np.mean(values)) for part, values in parts.items()}
+        for name, parts in found.items()
+    }
+
+
+def _networks(setting: Setting, posterior: Posterior) -> Iterator[Tensor]:
+    """Yield some of a posterior's networks: evenly spaced samples, or draws."""
+    count = setting.config.study_samples
+    if is_set(posterior):
+        drawn = (posterior[position] for position in spaced_positions(len(posterior), count))
+    else:
+        drawn = posterior.draw(count, generator(setting.config.seed, "limits", "networks"))
+    return (weights.to(setting.device) for weights in drawn)
+
+
+def _fit_on(setting: Setting, samples: list[Tensor], images: Tensor) -> Gaussian:
+    """Return q_r of samples rebased to the first on these images."""
+    matcher = ActivationMatcher(setting.network, samples[0], images)
+    return fit_to(setting, samples, matcher, len(samples))[0].posterior
+
+
+# ---- noise on dead pixels
+
+
+def dead_pixel_noise(
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
+) -> dict | None:
+    """Return accuracy, ECE and NLL of posteriors with noise on pixels that are zero in training.
+
+    HMC keeps the prior's weights there, so noise goes straight into its predictions (Izmailov et
+    al. 2021, "Dangers of Bayesian model averaging under covariate shift").
+    """
+    dead = ~setting.data.train_images.any(0)
+    if setting.network.pixel_slot is None or not dead.any():
+        return None
+    config, data = setting.config, setting.data
+    some = slice(config.study_images)
+    images, labels = data.test_images[some], data.test_labels[some]
+    random = generator(config.seed, "limits", "dead_pixels")
+    noise = torch.randn(images.shape, generator=random).to(images) * dead
+    networks = {name: list(_networks(setting, posterior)) for name, posterior in candidates.items()}
+    scaled = [column for column in views.fits if column.view.key == "consensus_tau"]
+    for column in (Column(truth, REBASED), *scaled):
+        networks[column.key] = list(_networks(setting, views.fits[column].posterior))
+    rows = {}
+    for name, weights in networks.items():
+        rows[name] = []
+        for deviation in NOISE:
+            shifted = images + deviation * noise
+            average = mean_probabilities(setting.network, weights, shifted)
+            rows[name].append(
+                {
+                    "noise": deviation,
+                    "accuracy": accuracy(average, labels),
+                    "ece": calibration_error(average, labels),
+                    "nll": mean_nll(average, labels),
+                }
+            )
+    return {"blank_pixels": int(dead.sum()), "images": len(images), "rows": rows}

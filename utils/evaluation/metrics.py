@@ -1,10 +1,13 @@
-"""Scores of predictive distributions, and METRICS, the list of those that tables show.
+"""Scores of predictive distributions, METRICS, the list of those that tables show, and errors.
 
-Probabilities are [N, classes], labels [N]. All scores are computed in float64.
+Probabilities are [N, classes], labels [N]. All scores are computed in float64. Standard errors come
+from resampling: of test points, or of parts of samples or draws.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -70,6 +73,14 @@ def total_variation(probabilities: Tensor, others: Tensor) -> float:
     return 0.5 * (probabilities.double() - others.double()).abs().sum(-1).mean().item()
 
 
+def closeness(probabilities: Tensor, others: Tensor) -> dict[str, float]:
+    """Return agreement and total variation of two predictions."""
+    return {
+        "agreement": agreement(probabilities, others),
+        "total_variation": total_variation(probabilities, others),
+    }
+
+
 def brier(probabilities: Tensor, labels: Tensor) -> float:
     """Return the mean of Σ_y (p(y) − [y = label])², from 0 to 2."""
     hits = torch.nn.functional.one_hot(labels, probabilities.shape[-1])
@@ -120,3 +131,69 @@ def scores(prediction: Prediction) -> dict[str, float]:
         for name, metric in METRICS.items()
         if getattr(prediction, metric.needs) is not None
     }
+
+
+# ---- standard errors by resampling
+
+MIN_PARTS = 10  # for a bootstrap: with 5 parts it is wrong by a factor of 2 to 5 for the NLL
+MetricValues = dict[str, float]  # by metric, of one column
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Choices of parts that scores are computed for."""
+
+    choices: list[Tensor]  # the numbers of parts, each as often as it is chosen
+    factor: float  # standard error / deviation between the choices
+
+
+def resample(num_parts: int, num_replicates: int, seed: int, *stream) -> Resampling:
+    """Return a bootstrap; for few parts the jackknife, which leaves out each in turn.
+
+    Of one part alone the error is unknown: NaN. See Efron & Tibshirani (1993).
+    """
+    if num_parts == 1:
+        return Resampling([torch.zeros(1, dtype=torch.long)], float("nan"))
+    if num_parts < MIN_PARTS:
+        parts = torch.arange(num_parts)
+        others = [parts[parts != left_out] for left_out in range(num_parts)]
+        return Resampling(others, (num_parts - 1) / num_parts**0.5)
+    choices = []
+    for number in range(num_replicates):
+        random = generator(seed, "bootstrap", *stream, number)
+        choices.append(torch.randint(num_parts, (num_parts,), generator=random))
+    return Resampling(choices, 1.0)
+
+
+def resample_chains(
+    num_blocks: int, num_chains: int, num_replicates: int, seed: int, *stream
+) -> list[Resampling]:
+    """Resample blocks of samples, and whole chains if there are several.
+
+    Chains that have not mixed differ by more than the blocks within them show.
+    """
+    resamplings = [resample(num_blocks, num_replicates, seed, *stream)]
+    if num_chains > 1:
+        blocks = torch.arange(num_blocks).reshape(num_chains, -1)
+        chains = resample(num_chains, num_replicates, seed, *stream, "chains")
+        choices = [blocks[chosen].flatten() for chosen in chains.choices]
+        resamplings.append(replace(chains, choices=choices))
+    return resamplings
+
+
+def deviations(
+    score: Callable[[Tensor], MetricValues], resamplings: list[Resampling]
+) -> MetricValues:
+    """Return the standard errors of scores of chosen parts, the largest of several resamplings."""
+    errors = []
+    for resampling in resamplings:
+        rows = [score(chosen) for chosen in resampling.choices]
+        values = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
+        deviation = values.std(0, correction=min(1, len(rows) - 1))
+        errors.append(resampling.factor * deviation)
+    return dict(zip(rows[0], torch.stack(errors).amax(0).tolist(), strict=True))
+
+
+def add_errors(*errors: MetricValues) -> MetricValues:
+    """Return the errors of independent origins together."""
+    return {row: sum(each[row] ** 2 for each in errors) ** 0.5 for row in errors[0]}

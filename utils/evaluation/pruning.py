@@ -71,14 +71,9 @@ def prune(weights: Tensor, order: Tensor, share: float) -> Tensor:
 
 
 def accuracy_curve(
-    network: Network,
-    weights: Tensor,
-    order: Tensor,
-    images: Tensor,
-    labels: Tensor,
-    on_point: Callable[[], None] = lambda: None,
-    repair: Callable[[Tensor], Tensor] = lambda pruned: pruned,
-) -> list[float]:
+    network: Network, weights: Tensor, order: Tensor, images: Tensor, labels: Tensor, on_point:
+    Callable[[], None] = lambda: None, repair: Callable[[Tensor], Tensor] = lambda pruned: pruned,
+) -> list[float]:  # fmt: skip
     """Return the accuracy with each of KEPT_PERCENT of the weights in the order kept.
 
     `repair` is applied to the pruned networks.

@@ -2,17 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from utils.data.datasets import Dataset
-from utils.evaluation.alignment import Blocks
 from utils.evaluation.predictions import FURTHER
-from utils.evaluation.ways import WayLimits
-from utils.evaluation.weight_study import (
-    alive_weights,
-    choose_watched,
-    dead_weights,
-    weight_groups,
-)
+from utils.evaluation.weight_study import alive_weights, choose_watched, dead_weights, weight_groups
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
@@ -87,6 +81,16 @@ class EvaluationConfig(Config):
             )
 
 
+class Blocks(NamedTuple):
+    """How many contiguous blocks of samples are kept apart.
+
+    Blocks of moments take 32 bytes per weight each, in the two passes of a set.
+    """
+
+    predictions: int = 1
+    moments: int = 1
+
+
 @dataclass(frozen=True)
 class Setting:
     network: Network
@@ -114,25 +118,25 @@ class Setting:
         """The mask [d] of the weights that are not behind dead pixels."""
         return alive_weights(self.groups)
 
+    @property
+    def study_images(self) -> Tensor:
+        """Training images to match on in studies."""
+        return self.data.train_images[: self.config.study_images]
+
+    @property
+    def matching(self) -> str:
+        """What units are matched by in the paper's way."""
+        return "activation" if self.config.by_activation else "weight"
+
     def matcher_for(self, reference: Tensor) -> Matcher:
-        return self._matcher(reference, self.config.num_match_images)
+        images = self.data.train_images[: self.config.num_match_images]
+        return make_matcher(self.matching, self.network, reference, images)
 
     def study_matcher_for(self, reference: Tensor) -> Matcher:
         """Return a matcher that uses fewer images."""
-        return self._matcher(reference, self.config.study_images)
-
-    def _matcher(self, reference: Tensor, num_images: int | None) -> Matcher:
-        method = "activation" if self.config.by_activation else "weight"
-        return make_matcher(method, self.network, reference, self.data.train_images[:num_images])
+        return make_matcher(self.matching, self.network, reference, self.study_images)
 
     def blocks_of(self, samples) -> Blocks:
         """Return how many blocks of these samples to keep; of moments only where they are used."""
         count = num_blocks(samples, self.config.num_blocks)
         return Blocks(count, count if self.config.num_refits else 1)
-
-    def way_limits(self, num_blocks: int) -> WayLimits:
-        """Return what further ways of rebasin may use, with so many blocks of moments."""
-        config, images = self.config, self.data.train_images[: self.config.study_images]
-        return WayLimits(
-            images, config.consensus_images, config.further_rounds, config.study_samples, num_blocks
-        )

@@ -3,18 +3,27 @@
 What views a posterior has depends on what it is. A set of weight vectors predicts by itself, and
 has Gaussians fitted to it before and after rebasin. Any other posterior has the one view that it
 is. The truth, which others are compared with, is also rebased to its mean and has covariances.
+
+Two refinements make a fitted Gaussian predict better. With independent noise on all weights, units
+lose what they have in common; N(μ, τ²σ²) with τ < 1 keeps more of the mean: τ = 0 is the network at
+μ, τ = 1 the Gaussian as it is fitted. The τ whose predictions are nearest to those of the samples,
+in KL divergence, is chosen on training images. REPAIR gives units the moments of others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from utils.evaluation.alignment import (
+    MEAN,
+    WAYS,
     Aligned,
     RebasedSamples,
     RebasinRecord,
+    Way,
+    WayAligned,
     align,
-    align_again,
+    align_in_way,
     spaced_positions,
 )
 from utils.evaluation.predictions import (
@@ -32,28 +41,102 @@ from utils.evaluation.predictions import (
     columns_of,
     predict_draws,
 )
-from utils.evaluation.refinements import Refinement, TauSearch
 from utils.evaluation.setting import Setting
-from utils.evaluation.ways import WAYS, WayAligned, align_in_way
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
-from utils.posteriors.evidence import elbo_estimates, log_likelihood
-from utils.posteriors.gaussian import Gaussian
+from utils.networks.predictions import mean_probabilities
+from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
 from utils.posteriors.low_rank import LowRank, LowRankFit
-from utils.posteriors.mixture import is_set
 from utils.posteriors.moments import Moments, block_of, merge_all
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, is_set
+from utils.posteriors.prior import by_layer, num_layers
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.runs.seeding import generator
 from utils.symmetry.contributions import contributions
-from utils.symmetry.rebasin import iterated_mean
-from utils.symmetry.repair import UnitMoments, unit_moments
-from utils.symmetry.transformation import Transformation
+from utils.symmetry.repair import UnitMoments, repaired, unit_moments
 
 import torch
 from torch import Tensor
+
+SCALES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
+SWEEPS = 2  # over the layers, where each has its own τ
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A Gaussian whose networks get units with the moments of others."""
+
+    posterior: Gaussian
+    network: Network
+    images: Tensor
+    target: UnitMoments
+
+    @property
+    def mean(self) -> Tensor:
+        return self._repair(self.posterior.mean)
+
+    def draw(self, count: int, random: torch.Generator) -> Iterator[Tensor]:
+        return (self._repair(weights) for weights in self.posterior.draw(count, random))
+
+    def _repair(self, weights: Tensor) -> Tensor:
+        return repaired(self.network, weights, self.images, self.target)
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What is done to a Gaussian: τ for all weights or for each layer, and then REPAIR or not."""
+
+    network: Network
+    taus: tuple[float, ...] = (1.0,)
+    images: Tensor | None = None
+    target: UnitMoments | None = None
+
+    def __call__(self, gaussian: Gaussian) -> Posterior:
+        taus = self.taus[0] if len(self.taus) == 1 else list(self.taus)
+        scale = by_layer(self.network, taus).to(gaussian.std)
+        scaled = replace(gaussian, std=gaussian.std * scale.nan_to_num(posinf=1.0))
+        if self.target is None:
+            return scaled
+        return Repaired(scaled, self.network, self.images, self.target)
+
+
+@dataclass(frozen=True)
+class TauSearch:
+    """Compares scales by KL(samples' predictions ‖ predictions of draws) on training images.
+
+    All scales are compared with the same noise.
+    """
+
+    images: Tensor
+    truth: Tensor  # [N, classes]: what the samples predict
+    num_draws: int
+    seed: int
+
+    def divergence(self, refinement: Refinement, gaussian: Gaussian) -> float:
+        count = self.num_draws if any(refinement.taus) else 1
+        drawn = refinement(gaussian).draw(count, generator(self.seed, "scale_draws"))
+        average = mean_probabilities(refinement.network, drawn, self.images)
+        own, cross = (torch.special.xlogy(self.truth, each) for each in (self.truth, average))
+        return (own - cross).sum(-1).mean().item()
+
+    def best(self, refinement: Refinement, gaussian: Gaussian, by_layers: bool) -> Refinement:
+        """Return the refinement with the best of SCALES, for all weights or layer by layer."""
+        found = self._best_of([replace(refinement, taus=(tau,)) for tau in SCALES], gaussian)
+        if not by_layers:
+            return found
+        taus = found.taus * num_layers(refinement.network)
+        for layer in list(range(len(taus))) * SWEEPS:
+            trials = [(*taus[:layer], tau, *taus[layer + 1 :]) for tau in SCALES]
+            found = self._best_of([replace(refinement, taus=each) for each in trials], gaussian)
+            taus = found.taus
+        return found
+
+    def _best_of(self, refinements: list[Refinement], gaussian: Gaussian) -> Refinement:
+        return min(refinements, key=lambda each: self.divergence(each, gaussian))
+
+
+# ---- all views
 
 
 @dataclass(frozen=True)
@@ -114,21 +197,16 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
     if to_mean:
         fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.aligned.rebased_blocks)
     if low_rank:
-        fits[Column(truth, LOW_RANK)] = fit_low_rank(
-            low_rank.gaussian(), aligned[truth].rebased_blocks
-        )
+        blocks = aligned[truth].rebased_blocks
+        fits[Column(truth, LOW_RANK)] = fit_low_rank(low_rank.gaussian(), blocks)
     views = Views(aligned, fits, to_mean)
     return fit_further(setting, candidates, truth, views) if setting.config.further else views
 
 
 def align_set(
-    setting: Setting,
-    samples,
-    name: str,
-    low_rank: LowRankFit | None = None,
-    known=(),
+    setting: Setting, samples, name: str, low_rank: LowRankFit | None = None, known=(),
     on_sample=lambda aligned: None,
-) -> Aligned:
+) -> Aligned:  # fmt: skip
     """Rebase samples to the first of them."""
     reference = samples[0].to(setting.device)
     watched = torch.cat(list(setting.watched.values()))
@@ -146,20 +224,19 @@ def align_set(
 
 def align_to_mean(setting: Setting, samples, aligned: Aligned) -> WayAligned | None:
     """Rebase samples to the mean that some of them settle around when rebased to it repeatedly."""
-    config, matcher_for = setting.config, setting.study_matcher_for
-    if not config.mean_rounds:
+    if not setting.config.mean_rounds:
         return None
+    way = Way(setting.matching, MEAN, "to the mean")
+    return align_another_way(setting, samples, aligned, way, setting.config.mean_rounds)
+
+
+def align_another_way(
+    setting: Setting, samples, aligned: Aligned, way: Way, max_rounds: int
+) -> WayAligned:
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    some = list(rebased.spaced(config.study_samples))
-    mean = iterated_mean(setting.network, some, matcher_for, config.mean_rounds)
-    blocks, matcher = setting.blocks_of(samples).moments, matcher_for(mean.weights)
-
-    def find(weights: Tensor) -> Transformation:
-        return matcher(weights).transformation
-
-    with progress_bar(len(rebased), "rebasing to the mean", unit="sample") as bar:
-        found = align_again(setting.network, rebased, find, mean.weights, blocks, bar.update)
-    return WayAligned(found, mean.rounds, mean.at_rest)
+    reference, num_blocks = aligned.reference, setting.blocks_of(samples).moments
+    with progress_bar(len(rebased), f"rebasing {way.title}", unit="sample") as bar:
+        return align_in_way(way, rebased, reference, setting, num_blocks, max_rounds, bar.update)
 
 
 # ---- further views
@@ -192,13 +269,15 @@ def fit_further(
 
     Other sets than the truth are also rebased by contribution, if the truth is.
     """
-    fits, scales, ways = dict(views.fits), {}, {}
+    fits, scales, ways, max_rounds = dict(views.fits), {}, {}, setting.config.further_rounds
     wanted = [FURTHER[key] for key in FURTHER if key in setting.config.further]
     for name, aligned in views.aligned.items():
         for view in wanted if name == truth else [v for v in wanted if v == CONTRIBUTION]:
             column = Column(name, FURTHER.get(view.way, REBASED))
             if view.way in WAYS and column not in ways:
-                ways[column] = align_another_way(setting, candidates[name], aligned, view.way)
+                ways[column] = align_another_way(
+                    setting, candidates[name], aligned, WAYS[view.way], max_rounds
+                )
                 fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
     refined = [view for view in wanted if view.scale or view.repair]
     search = tau_search(setting, candidates[truth]) if any(v.scale for v in refined) else None
@@ -209,7 +288,7 @@ def fit_further(
             aligned = ways[base].aligned if base in ways else views.aligned[truth]
             targets[view.way] = average_moments(setting, candidates[truth], aligned)
         refine = Refinement(
-            setting.network, images=study_images(setting),
+            setting.network, images=setting.study_images,
             target=targets[view.way] if view.repair else None,
         )  # fmt: skip
         column = Column(truth, view)
@@ -220,31 +299,20 @@ def fit_further(
     return replace(views, fits=fits, ways=ways, scales=scales)
 
 
-def align_another_way(setting: Setting, samples, aligned: Aligned, way: str) -> WayAligned:
-    rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    limits = setting.way_limits(setting.blocks_of(samples).moments)
-    with progress_bar(len(rebased), f"rebasing {WAYS[way].title}", unit="sample") as bar:
-        return align_in_way(WAYS[way], rebased, aligned.reference, limits, bar.update)
-
-
-def study_images(setting: Setting) -> Tensor:
-    return setting.data.train_images[: setting.config.study_images]
-
-
 def tau_search(setting: Setting, samples) -> TauSearch:
     """Return what chooses τ: the predictions of some samples on training images."""
-    config, images = setting.config, study_images(setting)
-    some = [samples[p] for p in spaced_positions(len(samples), config.study_samples)]
-    truth = sum(class_probabilities(setting.network, w.to(setting.device), images) for w in some)
-    return TauSearch(images, truth / len(some), config.scale_draws, config.seed)
+    config, images = setting.config, setting.study_images
+    positions = spaced_positions(len(samples), config.study_samples)
+    some = (samples[position].to(setting.device) for position in positions)
+    truth = mean_probabilities(setting.network, some, images)
+    return TauSearch(images, truth, config.scale_draws, config.seed)
 
 
 def average_moments(setting: Setting, samples, aligned: Aligned) -> UnitMoments:
     """Return the moments of the units of rebased samples over images, on average over some."""
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
-    images = study_images(setting)
     first, *others = (
-        unit_moments(setting.network, weights, images)
+        unit_moments(setting.network, weights, setting.study_images)
         for weights in rebased.spaced(setting.config.study_samples)
     )
     return first.averaged(others)

@@ -176,18 +176,13 @@ def describe_dead(posterior: Gaussian, dead: Tensor) -> dict | None:
     if not dead.any():
         return None
     mean, std = posterior.mean[dead].double(), posterior.std[dead].double()
-    return {
-        "std": std.mean().item(),
-        "root_mean_square": mean.square().mean().sqrt().item(),
-    }
+    return {"std": std.mean().item(), "root_mean_square": mean.square().mean().sqrt().item()}
 
 
 def prior_band(
-    direct: Gaussian,
-    groups: dict[str, Tensor],
-    watched: dict[str, np.ndarray],
-    dead_follow_prior: bool,
-) -> np.ndarray | None:
+    direct: Gaussian, groups: dict[str, Tensor], watched: dict[str, np.ndarray], dead_follow_prior:
+    bool,
+) -> np.ndarray | None:  # fmt: skip
     """Return the two σ between which PRIOR_SHARE of weights lie that follow the prior.
 
     The band includes the sampling error of σ. If the dead weights follow the prior and are many,

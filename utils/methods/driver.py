@@ -9,8 +9,7 @@ from utils.methods.method import Method, Problem, Scores, images_used, selection
 from utils.methods.processes import RECORD, ModeGroup, mode_groups, process_pool, set_up, train_in
 from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
-from utils.posteriors.mixture import Mixture, is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.report.tables import print_table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.evaluation.linearised import linearised_predictions
+from utils.evaluation.predictions import linearised_predictions
 from utils.methods.curvature import (
     Curvature,
     dense,
@@ -42,8 +42,7 @@ from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior
 from utils.report.figures import ORANGE, Look
 from utils.runs.config import option
 from utils.runs.errors import UserError

@@ -15,10 +15,8 @@ from utils.data.datasets import Dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
-from utils.posteriors.evidence import elbo_estimates, log_likelihood
-from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture, is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
+from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
 from utils.report.figures import Look

@@ -22,8 +22,7 @@ from utils.data.datasets import load_dataset
 from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
 from utils.methods.settings import AugmentationConfig
 from utils.networks.registry import inputs_for, network_for
-from utils.posteriors.mixture import mode_directory
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, mode_directory
 from utils.runs.compute import choose_device, choose_matmul
 from utils.runs.errors import UserError
 from utils.runs.files import save_json

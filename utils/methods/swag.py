@@ -23,8 +23,7 @@ from utils.methods.method import Problem
 from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
 from utils.networks.statistics import recompute_statistics
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior
 from utils.posteriors.samples import Points
 from utils.report.figures import PURPLE, Look
 from utils.runs.config import option

@@ -19,8 +19,7 @@ from utils.methods.settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
 from utils.networks.network import Network
 from utils.posteriors.gaussian import Gaussian
-from utils.posteriors.mixture import Mixture
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior
 from utils.posteriors.prior import Prior
 from utils.report import figures
 from utils.report.figures import GREEN, Look

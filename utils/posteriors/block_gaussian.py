@@ -49,7 +49,7 @@ class BlockGaussian:
             yield self.mean + (deviations if self.scales is None else self.scales * deviations)
 
     def moved(self, transformation: Transformation) -> "BlockGaussian":
-        """Blocks keep their weights, which have other places and scales now."""
+        """Move a Gaussian. Blocks keep their weights, which have other places and scales then."""
         device = self.mean.device
         scales = transformation.apply(torch.ones_like(self.mean, dtype=torch.float64))
         numbers = torch.arange(len(self.mean), dtype=torch.float64, device=device)

@@ -41,9 +41,15 @@ class Compact:
 def load_compact(path: Path, network: Network) -> Compact:
     with np.load(path) as archive:
         arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
-    permutations = arrays["permutations"]
-    signs = arrays.get("signs", torch.ones_like(permutations))
-    rows = zip(permutations, signs, strict=True)
-    transformations = [from_row(network, *pair) for pair in rows]
+    transformations = from_rows(network, arrays["permutations"], arrays.get("signs"))
     posterior = Gaussian(arrays["mean"], arrays["std"], network)
     return Compact(posterior, transformations, arrays["reference"])
+
+
+def from_rows(
+    network: Network, permutations: Tensor, signs: Tensor | None = None
+) -> list[Transformation]:
+    """Return the transformation of every row [units] of permutations, and of signs if any."""
+    signs = torch.ones_like(permutations) if signs is None else signs
+    pairs = zip(permutations.cpu(), signs.cpu(), strict=True)
+    return [from_row(network, *pair) for pair in pairs]

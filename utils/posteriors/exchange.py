@@ -24,13 +24,8 @@ from utils.networks.state_dicts import (
     read_state_dict,
     state_dict_in,
 )
-from utils.posteriors.mixture import mode_directory
-from utils.posteriors.named_samples import (
-    network_in,
-    number_of_networks,
-    rounded,
-    stored_tensors,
-)
+from utils.posteriors.named_samples import network_in, number_of_networks, rounded, stored_tensors
+from utils.posteriors.posterior import mode_directory
 from utils.posteriors.samples import Points, save_kind
 from utils.runs.errors import UserError, reason
 from utils.runs.files import write_atomically
@@ -148,8 +143,12 @@ def import_networks(
     first = next(networks, None)
     if first is None:
         raise UserError("There are no networks to import.")
-    layout = _layout_of(first, network, activation)
-    dtype = _dtype_of(layout)
+    try:
+        layout = read_layout(first.state_dict, activation, network or first.network)
+    except UserError as error:
+        raise UserError(f"{first.source}: {error}") from None
+    dtypes = {dtype for dtype in layout.dtypes.values() if dtype.is_floating_point}
+    dtype = torch.float16 if dtypes == {torch.float16} else torch.float32
     rows = _rows(first, networks, layout, dtype)
     per_part = max(1, PART_BYTES // (4 * layout.network.num_weights))
     count = part = 0
@@ -160,13 +159,6 @@ def import_networks(
         count, part = count + len(stack), part + 1
     save_kind(directory, "Mixture", layout.network, parts=part)
     return Imported(layout.network, count, dtype)
-
-
-def _layout_of(first: NamedNetwork, network: Network | None, activation: str) -> Layout:
-    try:
-        return read_layout(first.state_dict, activation, network or first.network)
-    except UserError as error:
-        raise UserError(f"{first.source}: {error}") from None
 
 
 def _rows(
@@ -182,12 +174,6 @@ def _rows(
                 f"{each.source} is not of float16 as the networks before it: import it separately."
             )
         yield weights.to(dtype)
-
-
-def _dtype_of(layout: Layout) -> torch.dtype:
-    """Return float16 if all weights of a network are, else float32."""
-    dtypes = {dtype for dtype in layout.dtypes.values() if dtype.is_floating_point}
-    return torch.float16 if dtypes == {torch.float16} else torch.float32
 
 
 # ---- exporting

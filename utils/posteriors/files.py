@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import Mixture, is_set, mode_directory
 from utils.posteriors.named_samples import KIND, open_named_samples
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior, is_set, mode_directory
 from utils.posteriors.samples import open_samples, read_network
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, read_mapping, write_atomically
@@ -176,3 +176,32 @@ OPENERS: dict[str, Callable[[Path], Posterior]] = {
     "Mixture": open_mixture,
     KIND: open_named_samples,
 }
+
+
+# ---- all weight vectors of a set of networks, in memory
+
+
+class Members(NamedTuple):
+    """Weights [chains, draws, d]; independent networks are chains of one draw each."""
+
+    network: Network
+    weights: Tensor
+
+    @property
+    def independent(self) -> bool:
+        return self.weights.shape[1] == 1
+
+
+def open_members(path: Path) -> Members:
+    """Read all weight vectors of a run, or of a samples.npy.
+
+    They are draws of chains if chains.json says so, else independent networks.
+    """
+    posterior = open_posterior(path, fewest=1)
+    if not is_set(posterior):
+        raise UserError(f"{path} has no set of networks, but a distribution of weights.")
+    parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
+    is_chain = all(part.path.with_name("chains.json").exists() for part in parts)
+    chains = posterior.num_chains if is_chain else len(posterior)
+    weights = torch.stack(list(posterior))
+    return Members(posterior.network, weights.unflatten(0, (chains, -1)))

@@ -120,7 +120,7 @@ class LowRankFit:
         self._factor, self._coordinates = leading.T.to(rows) @ rows, coordinates @ leading
 
     def _joined(self, rows: Tensor, coordinates: Tensor, mean: Tensor) -> tuple:
-        """What is known with a chunk under it: rows, all samples by them, and their mean.
+        """Return what is known with a chunk under it: rows, all samples by them, and their mean.
 
         The last row is the shift of the mean, as long as the scatter needs it; samples of both
         parts lie away from the new mean along it.
@@ -137,7 +137,7 @@ class LowRankFit:
 
 
 def _leading_directions(rows: Tensor, rank: int) -> Tensor:
-    """At most `rank` orthonormal columns V that keep most of rowsᵀ rows in (Vᵀ rows)ᵀ Vᵀ rows."""
+    """Return at most `rank` orthonormal columns V with (Vᵀ rows)ᵀ Vᵀ rows nearest to rowsᵀ rows."""
     parts = rows.split(COLUMNS_AT_A_TIME, dim=1)
     gram = sum(part.double() @ part.double().T for part in parts)
     values, vectors = torch.linalg.eigh(gram)

@@ -58,10 +58,6 @@ class Prior:
                 slot.of(weights).fill_(slot.center)
         return weights
 
-    def standardise(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both [d] in units of s."""
-        return mean / self.std, std / self.std
-
 
 def prior_of(
     settings: Mapping, network: Network, num_points: int, device: torch.device | str = "cpu"

@@ -4,21 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from utils.evaluation.metrics import closeness
 from utils.networks.network import Network
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
-from utils.quality.forecasts import Forecast, forecast, linearised_forecast, parts_of
-from utils.quality.images import ImageSets
+from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
 from utils.quality.modes import SampleSet
-from utils.quality.references import (
-    Halves,
-    Reference,
-    beside,
-    beside_errors,
-    fit_reference,
-    mean_squares,
-)
+from utils.quality.references import Halves, Reference, fit_reference, mean_squares
 from utils.quality.rows import ONE, LinearisedSet, Row
-from utils.quality.scores import quality_errors, quality_scores
+from utils.quality.scores import part_errors, quality_errors, quality_scores
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -110,13 +103,15 @@ def of_predictions(prediction: Forecast, name: str, standard: Standard, errors: 
     count, seed, truths = standard.num_bootstraps, standard.seed, standard.truths
     result = {
         "scores": quality_scores(prediction),
-        "beside": {each: beside(prediction.average, truth) for each, truth in truths.items()},
+        "beside": {each: closeness(prediction.average, truth) for each, truth in truths.items()},
         **curves(prediction, seed),
     }
     if errors:
         result["errors"] = quality_errors(prediction, count, seed, name)
         result["beside_errors"] = {
-            each: beside_errors(prediction, truth, count, seed, name)
+            each: part_errors(
+                prediction, lambda f, t=truth: closeness(f.average, t), count, seed, name
+            )
             for each, truth in truths.items()
         }
     return result
@@ -148,18 +143,13 @@ def histogram(average: Tensor) -> Tensor:
 
 def averaged(results: Sequence[dict]) -> dict:
     """Return means over modes, with standard errors from their differences; curves likewise."""
-    scores = {name: [each["scores"][name] for each in results] for name in results[0]["scores"]}
-    truths = {
-        name: {key: [each["beside"][name][key] for each in results] for key in first}
-        for name, first in results[0]["beside"].items()
-    }
+    scores, beside = ([each[part] for each in results] for part in ("scores", "beside"))
+    seconds = ({name: each[name] for name in each if name.endswith("_seconds")} for each in results)
     return {
-        "scores": {name: mean_of(values) for name, values in scores.items()},
-        "errors": {name: error_of(values) for name, values in scores.items()},
-        "beside": {name: {key: mean_of(values) for key, values in each.items()}
-                   for name, each in truths.items()},
-        "beside_errors": {name: {key: error_of(values) for key, values in each.items()}
-                          for name, each in truths.items()},
+        "scores": over(mean_of, scores),
+        "errors": over(error_of, scores),
+        "beside": over(mean_of, beside),
+        "beside_errors": over(error_of, beside),
         "distances": {
             reference: {
                 space: averaged_distance([each["distances"][reference][space] for each in results])
@@ -167,16 +157,19 @@ def averaged(results: Sequence[dict]) -> dict:
             }
             for reference, spaces in results[0]["distances"].items()
         },
-        "confidence": {
-            side: np.mean([each["confidence"][side] for each in results], 0).tolist()
-            for side in ("inside", "outside")
-        },
+        "confidence": over(
+            lambda shares: np.mean(shares, 0).tolist(), [each["confidence"] for each in results]
+        ),
         "reliability": pooled([each["reliability"] for each in results]),
-        **{
-            name: mean_of([each[name] for each in results])
-            for name in ("sampling_seconds", "prediction_seconds")
-        },
-    }  # fmt: skip
+        **over(mean_of, list(seconds)),
+    }
+
+
+def over(combine: Callable[[list], float | list], trees: list) -> dict:
+    """Combine what several dictionaries with the same keys have in the same place."""
+    if not isinstance(trees[0], dict):
+        return combine(trees)
+    return {name: over(combine, [tree[name] for tree in trees]) for name in trees[0]}
 
 
 def averaged_distance(distances: list[dict]) -> dict:

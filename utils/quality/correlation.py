@@ -5,8 +5,10 @@ left out (the jackknife). Scores of methods are permuted within groups of rows.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from utils.quality.references import HMC, NETWORKS
 
 import numpy as np
 from scipy.stats import kendalltau, norm, rankdata
@@ -60,14 +62,12 @@ def grouped_correlation(
     if math.isnan(rho):
         return Correlation(rho, rho, rho, rho)
     numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    members, resampled = members_of(clusters), []
-    for _ in range(draws):
-        chosen = random.integers(len(members), size=len(members))
-        rows = np.concatenate([members[each] for each in chosen])
-        resampled.append(partial_spearman(first[rows], second[rows], groups[rows]))
-    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = cluster_interval(
+        lambda rows: partial_spearman(first[rows], second[rows], groups[rows]),
+        clusters, random, draws,
+    )  # fmt: skip
     p = permuted_clusters(first, second, groups, numbers, random, PERMUTATIONS * draws)
-    return Correlation(rho, float(low), float(high), p)
+    return Correlation(rho, low, high, p)
 
 
 def permuted_clusters(
@@ -100,20 +100,25 @@ def kendall(
 ) -> Tau:
     """Compare two orders of the same rows by Kendall's τ; resample clusters for the interval."""
     first, second = np.asarray(first), np.asarray(second)
-    members = members_of(clusters)
+    low, high = cluster_interval(
+        lambda rows: kendalltau(first[rows], second[rows]).statistic, clusters, random, draws
+    )
+    return Tau(float(kendalltau(first, second).statistic), low, high)
+
+
+def cluster_interval(
+    statistic: Callable[[np.ndarray], float], clusters: Sequence, random: np.random.Generator,
+    draws: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the bootstrap interval at LEVEL of a statistic of rows; clusters are resampled."""
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    members = [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
     resampled = []
     for _ in range(draws):
         chosen = random.integers(len(members), size=len(members))
-        rows = np.concatenate([members[each] for each in chosen])
-        resampled.append(kendalltau(first[rows], second[rows]).statistic)
+        resampled.append(statistic(np.concatenate([members[each] for each in chosen])))
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Tau(float(kendalltau(first, second).statistic), float(low), float(high))
-
-
-def members_of(clusters: Sequence) -> list[np.ndarray]:
-    """Return the positions of each cluster's rows."""
-    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    return [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
+    return float(low), float(high)
 
 
 # ---- matrices of all pairs of networks
@@ -174,3 +179,63 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
         rho = covariance / np.sqrt(variances[0] * variances[1])
     z = np.arctanh(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
     return float(np.sqrt((size - 1) * z.var()))
+
+
+# ---- rows of the table: distances with scores, the orders by two references
+
+LEAST_CLUSTERS = 4  # intervals come from resampling them
+
+
+def distances_and_scores(
+    rows: Sequence[dict], measures: Sequence[str], scores: Sequence[str], draws: int, seed: int
+) -> dict[str, dict[str, dict]]:
+    """Correlate distances to the networks with scores: over rows, and over modes of each method.
+
+    Ranks are within rows of one mode, of several and so on, or within the modes of a method. The
+    networks themselves are left out, since they are their own reference, and HMC with them.
+    """
+    rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
+    points = [{"name": row["name"]} | point for row in rows for point in row.get("points", [])]
+    names, numbers = [row["name"] for row in rows], range(len(points))
+    return {
+        over: dict(correlate(items, group, list(clusters), measures, scores, draws, seed))
+        for over, items, group, clusters in (
+            ("rows", rows, "modes", names), ("modes", points, "name", numbers)
+        )
+    }  # fmt: skip
+
+
+def correlate(
+    items: Sequence[dict], group: str, clusters: Sequence, measures: Sequence[str],
+    scores: Sequence[str], draws: int, seed: int,
+) -> Iterator[tuple[str, dict]]:  # fmt: skip
+    """Yield the correlation of each distance with each score, of items that have distances."""
+    kept = [k for k, item in enumerate(items) if item["distances"].get(NETWORKS)]
+    items, clusters = [items[k] for k in kept], [clusters[k] for k in kept]
+    if len(set(clusters)) < LEAST_CLUSTERS:
+        return
+    groups = [item[group] for item in items]
+    for measure in measures:
+        if measure not in items[0]["distances"][NETWORKS]:
+            continue
+        distances = [item["distances"][NETWORKS][measure]["value"] for item in items]
+        for score in scores:
+            values = [item["scores"][score] for item in items]
+            correlation = grouped_correlation(
+                distances, values, groups, clusters, np.random.default_rng(seed), draws
+            )
+            yield f"{measure}/{score}", correlation._asdict() | {"count": len(items)}
+
+
+def order_by_reference(rows: Sequence[dict], draws: int, seed: int) -> Tau | None:
+    """Compare the orders of rows by total variation to the networks and to HMC.
+
+    The references are left out. Methods are resampled for the interval. None: there is no HMC, or
+    there are too few methods.
+    """
+    rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
+    names = [row["name"] for row in rows]
+    if len(set(names)) < LEAST_CLUSTERS or HMC not in rows[0]["beside"]:
+        return None
+    orders = [[row["beside"][each]["total_variation"] for row in rows] for each in (NETWORKS, HMC)]
+    return kendall(*orders, names, np.random.default_rng(seed), draws)

@@ -1,21 +1,85 @@
-"""What samples of a posterior predict, in parts that can be resampled."""
+"""What samples of a posterior predict, in parts that can be resampled.
+
+Predictions are on test images, and on images from elsewhere.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from utils.evaluation.linearised import probit_predictions
+from utils.data.datasets import Dataset, network_inputs
+from utils.data.out_of_distribution import load_other_images, load_usual_images
+from utils.evaluation.alignment import spaced_positions
+from utils.evaluation.predictions import probit_predictions
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
+from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import Posterior
 from utils.quality.calibration import scale_temperature
 from utils.quality.detection import confidence_score
 from utils.quality.diversity import entropy
-from utils.quality.images import ImageSets
+from utils.runs.config import option
+from utils.runs.errors import UserError
 
 import torch
 from torch import Tensor
+
+
+class ImageSets(NamedTuple):
+    """Inputs of a network, inside and outside of the distribution that it was trained on."""
+
+    inside: Tensor  # [N, *input_shape]
+    labels: Tensor  # [N]
+    outside: Tensor  # [M, *input_shape]
+    outside_name: str
+
+    def to(self, device: torch.device) -> "ImageSets":
+        return self._replace(**{
+            name: each.to(device) for name, each in self._asdict().items() if torch.is_tensor(each)
+        })  # fmt: skip
+
+
+def ood_option():
+    """Declare the option that names the data set that is out of the distribution."""
+    return option(
+        None, "data set out of the distribution, by default the usual one; MNIST-noise-3: "
+        "corrupted, see docs/data.md", metavar="NAME",
+    )  # fmt: skip
+
+
+def load_test_images(
+    network: Network, data: Dataset, other: str | None, data_dir: str, most: int | None = None
+) -> ImageSets:
+    """Return at most so many images of both kinds, evenly spaced, as the network takes them.
+
+    `data` has its uint8 images. `other` names the data set from elsewhere; None: the usual one.
+    """
+    if network.num_classes != data.num_classes:
+        raise UserError(
+            f"The network {network} has {network.num_classes} classes, but {data.name} "
+            f"{data.num_classes}: give the --dataset that it was trained on."
+        )
+    arguments = (data.image_shape, data_dir)
+    elsewhere = (
+        load_other_images(other, *arguments) if other else load_usual_images(data.name, *arguments)
+    )
+    inputs = inputs_for(network, data)
+    places = evenly_spaced(len(inputs.test_labels), most)
+    images = elsewhere.images[evenly_spaced(len(elsewhere.images), most)]
+    normalisation = data.normalisation(network.normalisation)
+    outside = network_inputs(images, network.input_shape, normalisation)
+    return ImageSets(
+        inputs.test_images[places], inputs.test_labels[places], outside, elsewhere.name
+    )
+
+
+def evenly_spaced(length: int, most: int | None) -> Tensor:
+    """Return at most `most` different positions below `length`, evenly spaced, with both ends."""
+    return torch.tensor(spaced_positions(length, most or length), dtype=torch.long)
+
+
+# ---- predictions
 
 MOST_PARTS = 20  # that predictions are kept of
 
@@ -86,15 +150,24 @@ def forecast(
     network: Network, samples: Iterable[Tensor], parts: Parts, images: ImageSets
 ) -> Forecast:
     """Predict with the members, part by part."""
-    gather = {side: _Gathered(parts) for side in ("inside", "outside")}
+    sums: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
     for number, weights in zip(range(parts.count * parts.size), samples, strict=False):
-        for side, gathered in gather.items():
+        for side in ("inside", "outside"):
             inputs = getattr(images, side)
-            gathered.add(
-                number // parts.size,
-                class_probabilities(network, weights.to(inputs.device), inputs),
-            )
-    outlooks = {side: gathered.outlook() for side, gathered in gather.items()}
+            probabilities = class_probabilities(network, weights.to(inputs.device), inputs)
+            if side not in sums:
+                averages = probabilities.new_zeros(parts.count, *probabilities.shape)
+                entropies = probabilities.new_zeros(averages.shape[:2])
+                sums[side] = averages, entropies, torch.zeros_like(probabilities)
+            averages, entropies, votes = sums[side]
+            averages[number // parts.size] += probabilities
+            entropies[number // parts.size] += entropy(probabilities)
+            votes += torch.nn.functional.one_hot(probabilities.argmax(-1), probabilities.shape[-1])
+    members = parts.count * parts.size
+    outlooks = {
+        side: Outlook(averages / parts.size, entropies / parts.size, votes, members)
+        for side, (averages, entropies, votes) in sums.items()
+    }
     return Forecast(**outlooks, labels=images.labels)
 
 
@@ -111,25 +184,3 @@ def linearised_forecast(modes: Sequence[Posterior], images: ImageSets) -> Foreca
         unknown = torch.full(parts.shape[:2], float("nan"), device=parts.device)
         outlooks[side] = Outlook(parts, unknown, torch.zeros_like(parts[0]), 1)
     return Forecast(**outlooks, labels=images.labels)
-
-
-class _Gathered:
-    """Sums over the members of each part."""
-
-    def __init__(self, parts: Parts):
-        (self._count, self._size), self._sums = parts, None
-
-    def add(self, part: int, probabilities: Tensor) -> None:
-        if self._sums is None:
-            shape = (self._count, *probabilities.shape)
-            self._sums = probabilities.new_zeros(shape), probabilities.new_zeros(shape[:2])
-            self._votes = torch.zeros_like(probabilities)
-        self._sums[0][part] += probabilities
-        self._sums[1][part] += entropy(probabilities)
-        self._votes += torch.nn.functional.one_hot(
-            probabilities.argmax(-1), probabilities.shape[-1]
-        )
-
-    def outlook(self) -> Outlook:
-        parts, entropies = (each / self._size for each in self._sums)
-        return Outlook(parts, entropies, self._votes, self._count * self._size)

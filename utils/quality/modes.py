@@ -7,8 +7,7 @@ networks, or a chain. Samples of a mode depend on each other; those of two modes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from utils.posteriors.mixture import Mixture, is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.posteriors.samples import Points, Samples
 from utils.runs.seeding import generator
 

@@ -12,15 +12,13 @@ from typing import NamedTuple
 from utils.distances.classifier import classify, invariants
 from utils.distances.mmd import distance, jackknife_error, number_modes, power
 from utils.distances.spaces import Space, fit_spaces
-from utils.evaluation.metrics import agreement, total_variation
-from utils.evaluation.standard_errors import deviations, resample
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
-from utils.quality.forecasts import Forecast
-from utils.quality.images import ImageSets, evenly_spaced
+from utils.quality.forecasts import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
+from utils.runs.config import option
 from utils.runs.errors import UserError
-from utils.runs.lookup import NONE, locate
+from utils.runs.lookup import NEWEST, NONE, locate
 
 import numpy as np
 import torch
@@ -34,6 +32,18 @@ CHANGES = {  # planted in a reference, to see whether distances notice
 }  # fmt: skip
 POWER_DRAWS = 50
 LEAST_NETWORKS = 9
+
+
+def networks_option():
+    """Declare the option that takes independent networks."""
+    text = "independent networks; newest: the batch's run of train.py --method sgd"
+    return option(NEWEST, text, metavar="DIR", changeable=True)
+
+
+def hmc_option():
+    """Declare the option that takes samples of HMC."""
+    text = "samples of HMC of the same network; newest: the batch's, none: without"
+    return option(NONE, text, metavar="DIR", changeable=True)
 
 
 def reference_paths(config, networks: str, hmc: str) -> dict[str, Path]:
@@ -96,11 +106,6 @@ class Reference:
     permutations: int
     seed: int
 
-    def kernel_beside(self, space: Space, weights: Tensor) -> Tensor:
-        """Return the kernel of the first half and other networks together."""
-        ours = self.features[space.name]
-        return space.kernel(torch.cat([ours, space.features(weights).to(ours)]))
-
     def distances(self, weights: Tensor, blocks: np.ndarray, network: Network) -> dict:
         """Return MMD² by space, and the classifier's accuracy, of samples in these blocks.
 
@@ -113,7 +118,8 @@ class Reference:
         draws, count = self.permutations if several else 0, len(self.blocks)
         results = {}
         for space in self.spaces:
-            kernel = self.kernel_beside(space, weights)
+            ours = self.features[space.name]
+            kernel = space.kernel(torch.cat([ours, space.features(weights).to(ours)]))
             measured = distance(kernel, count, modes, both, draws, random)._asdict()
             error = jackknife_error(kernel, count, modes) if several else float("nan")
             results[space.name] = measured | {"error": error}
@@ -161,22 +167,6 @@ def fit_reference(
     return Reference(
         name, spaces, features, invariants(network, weights), half.blocks, permutations, seed
     )
-
-
-def beside(average: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return how predictions compare with those of a reference."""
-    return {
-        "agreement": agreement(average, truth),
-        "total_variation": total_variation(average, truth),
-    }
-
-
-def beside_errors(
-    prediction: Forecast, truth: Tensor, replicates: int, seed: int, name: str
-) -> dict[str, float]:
-    """Return standard errors of the same due to the choice of modes, as those of scores."""
-    resampling = resample(len(prediction.inside.parts), replicates, seed, "quality", name)
-    return deviations(lambda chosen: beside(prediction.chosen(chosen).average, truth), [resampling])
 
 
 def mean_squares(network: Network, weights: Tensor) -> dict[str, float]:

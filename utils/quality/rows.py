@@ -4,7 +4,6 @@ All rows of a posterior have equally many samples, M modes with k samples each, 
 like with like. Single networks are the exception: one of them is a row, ensembles are others.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import NamedTuple
 from utils.networks.network import Network
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.mixture import is_set
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.samples import Points
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC, Halves
@@ -123,7 +121,8 @@ def sets_of(
 ) -> dict[str, list[SampleSet | LinearisedSet]]:
     """Return the sets of one mode, of several, and of as many as samples, as far as there are."""
     linearised = isinstance(modes[0], Linearised)
-    in_one = 1 if linearised else min(num_samples, *map(most_samples, modes))
+    lengths = [] if linearised else [len(mode) for mode in modes if is_set(mode)]
+    in_one = 1 if linearised else min([num_samples, *lengths])
     total = num_samples if in_one == 1 else in_one
 
     def make(label: str, some: Sequence, most: int) -> SampleSet | LinearisedSet:
@@ -138,8 +137,3 @@ def sets_of(
         each = modes[:total]
         sets[EACH] = [make(f"{name} each", each, len(each))]
     return sets
-
-
-def most_samples(mode: Posterior) -> float:
-    """Return how many samples a mode can give."""
-    return len(mode) if is_set(mode) else math.inf

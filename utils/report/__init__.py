@@ -5,10 +5,8 @@ figures         style of all figures; training curves, chains
 sweep_figure    a sweep's metric against its settings
 results         the runs of a batch, read back from their directories
 paper           what a paper consists of: steps, claims, figures, sections
-chain           tables about a Markov chain
 elements        HTML from text and tables
-images          the PNGs that runs have left, made smaller
 card            the card of a published set of networks
-chain_card      the card of a run of HMC, and of its predictions as a gold standard
+chain           a Markov chain: its tables, and the cards of its run and predictions
 page            the report: report.html with numbers.json and figures/
 """

@@ -1,15 +1,33 @@
-"""Diagnostics of a Markov chain, as the report shows them."""
+"""A run of HMC: diagnostics in the report, and its card, also that of its gold standard.
+
+The facts of a card are plain JSON, so that a gold file can hold them.
+"""
+
+from pathlib import Path
+from statistics import fmean
 
 from utils.evaluation.diagnostics import (
     FOLLOW_LABELS,
     LABELS_REMARK,
     MAX_RHAT,
+    MIN_DRAWS,
+    Quantities,
+    diagnose_all,
     energy_balance,
+    shortfalls,
     slow_groups,
 )
+from utils.networks.network import Network
+from utils.report.card import portable
 from utils.report.results import Results, RunResult, or_none
-from utils.report.tables import Table, number
+from utils.report.tables import Table, number, with_error
+from utils.runs.errors import UserError, reason
+from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
+from utils.runs.lookup import PastRun
 from utils.runs.progress import duration
+
+import numpy as np
+from torch import Tensor
 
 NAMES = {
     "test_log_likelihood": "log likelihood of the test images",
@@ -28,13 +46,8 @@ def chain_tables(run: RunResult) -> list[Table | str]:
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "smallest tail ESS",
             "smallest ESS of squared deviations", "median bulk ESS",
             "median bulk ESS per hour"]  # fmt: skip
-    parts = (
-        "smallest_ess_bulk",
-        "smallest_ess_tail",
-        "smallest_ess_squares",
-        "median_ess_bulk",
-        "median_ess_bulk_per_hour",
-    )
+    parts = ("smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares", "median_ess_bulk",
+             "median_ess_bulk_per_hour")  # fmt: skip
     rows = [
         [
             NAMES.get(name, name.replace("_", " ")),
@@ -58,7 +71,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["acceptance", number(accepted, 2)],
         ["divergent transitions", str(divergent)],
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
-         f"{number(balance, 3)} ± {number(error, 3)}"],
+         with_error(balance, error, 3)],
     ]  # fmt: skip
     followed = [record for record in kept if record.get("followed_back")]
     if followed:
@@ -91,3 +104,214 @@ def progress(run: RunResult) -> str:
         return run.kind
     stored, asked = layout["stored_per_chain"], layout["samples_per_chain"]
     return f"{run.kind} ({stored} of {asked} samples of a chain)"
+
+
+# ---- the facts of a card
+
+OF_SAMPLER = (
+    "num_chains", "num_samples", "num_burnin", "store_every", "step_size", "adapt_step_size",
+    "target_acceptance", "trajectory_length", "num_steps", "max_steps", "jitter", "mass", "start",
+    "force", "seed",
+)  # fmt: skip
+
+
+def is_chain(run: PastRun) -> bool:
+    """Return whether a run is HMC's, with all that a card needs."""
+    return run.kind == "HMC" and (run.directory / "quantities.npy").exists()
+
+
+def chain_facts(run: PastRun, network: Network, test_labels: Tensor) -> dict:
+    """Return what a card says of a run of HMC."""
+    config, sessions = run.config, run.meta.get("sessions") or [{}]
+    return jsonable({
+        "posterior": {
+            "network": str(network), "dataset": run.dataset,
+            "num_train": run.data.get("num_train"),
+            "prior": config.get("prior", "independent"),
+            "prior_std": config.get("prior_std", 1.0), "weight_decay": config.get("weight_decay"),
+            "temperature": config.get("temperature", 1.0),
+        },
+        "sampler": {name: config[name] for name in OF_SAMPLER if config.get(name) is not None},
+        "checks": _checks(run, network, test_labels),
+        "origin": {
+            "command": portable(sessions[0].get("command", "")),
+            "commit": sessions[-1].get("git_commit"), "date": sessions[-1].get("date"),
+            "versions": sessions[-1].get("versions"), "processor": sessions[-1].get("processor"),
+        },
+    })  # fmt: skip
+
+
+def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
+    folder, layout = run.directory, _layout(run)
+    chains, stored = layout["num_chains"], layout["stored_per_chain"]
+    if stored < MIN_DRAWS:
+        raise UserError(f"{folder} has {stored} samples of each chain, too few to be diagnosed.")
+    quantities = Quantities(network, test_labels, run.config["seed"])
+    measured = _array(folder / "quantities.npy", chains, quantities.widths)
+    samples = _array(folder / "samples.npy", chains, (network.num_weights,))
+    whole = quantities.complete(measured, samples)
+    draws = whole.reshape(chains, -1, len(quantities.names))[:, :stored]
+    left_out = layout.get("left_out", [])
+    found = diagnose_all(np.delete(draws, left_out, axis=0), quantities.names, hours=1.0)
+    kept = [t for t in _transitions(folder / "trace.jsonl") if t["chain"] not in left_out]
+    steps = sum(each["num_steps"] for each in kept)
+    balance, error = energy_balance([each["delta_energy"] for each in kept])
+    names = ("largest_rhat", "smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares")
+    return {
+        "chains": chains - len(left_out), "left_out": len(left_out), "samples_per_chain": stored,
+        "groups": {
+            group: {name: numbers[name] for name in names}
+            for group, numbers in found["groups"].items() if numbers
+        },
+        "shortfalls": shortfalls(found),
+        "acceptance": fmean(each["accept_prob"] for each in kept),
+        "divergences": sum(each["divergent"] for each in kept),
+        "leapfrog_steps": steps,
+        "step_size": fmean(each["step_size"] for each in kept),
+        "violations_per_step": sum(each["violations"] for each in kept) / steps,
+        "energy_balance": [balance, error],
+    }  # fmt: skip
+
+
+def _layout(run: PastRun) -> dict:
+    """Return chains.json, which with the seed of config.yaml says how the chains were made."""
+    layout = read_mapping(run.directory / "chains.json")
+    for file, known, keys in (
+        ("chains.json", layout, ("num_chains", "stored_per_chain")),
+        ("config.yaml", run.config, ("seed",)),
+    ):
+        if not all(isinstance(known.get(key), int) for key in keys):
+            raise _incomplete(run.directory / file, f"it needs {' and '.join(keys)}")
+    return layout
+
+
+def _array(path: Path, chains: int, widths: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r")
+        rows, width = array.shape
+        whole = width in widths and array.dtype.kind == "f" and rows % chains == 0
+    except UNREADABLE as error:
+        raise _incomplete(path, reason(error)) from None
+    if not whole:
+        raise _incomplete(path, f"it is not of {chains} chains of this network")
+    return array
+
+
+def _transitions(path: Path) -> list[dict]:
+    """Return the records of the transitions after burn-in."""
+    try:
+        kept = [each for each in read_records(path) if not each["burnin"]]
+    except UNREADABLE as error:
+        raise _incomplete(path, reason(error)) from None
+    if not kept:
+        raise _incomplete(path, "it has no transitions after burn-in")
+    return kept
+
+
+def _incomplete(path: Path, why: str) -> UserError:
+    return UserError(f"Cannot check the chains by {path}: {why}. Copy the whole run again.")
+
+
+# ---- the text of a card
+
+
+def chain_sections(facts: dict) -> str:
+    """Return the sections on posterior, sampler and checks, in Markdown."""
+    return "\n\n".join([_posterior(facts), _sampler(facts), _check_table(facts["checks"])])
+
+
+def _posterior(facts: dict) -> str:
+    posterior = facts["posterior"]
+    sigma = posterior["prior_std"]
+    prior = f"N(0, σ²) on every weight and bias with σ = {_listed(sigma)}"
+    if posterior["weight_decay"] is not None:
+        prior = f"that of a weight decay of {posterior['weight_decay']:g} of the mean cross-entropy"
+    if posterior.get("prior") == "empcov":
+        prior += "; on first-layer weights times the covariance of the inputs (EmpCov)"
+    images = f"the first {posterior['num_train']:,}" if posterior["num_train"] else "all"
+    return (
+        "## Posterior\n\n"
+        "p(w | data) ∝ exp(−U(w)/T) with U(w) = Σ cross-entropy + ½ Σ w²/σ², of "
+        f"{posterior['network']} on {images} training images of {posterior['dataset']}, with "
+        "pixels in [0, 1] unless the network normalises them. "
+        f"Prior: {prior}. Temperature: T = {posterior['temperature']:g}."
+    )
+
+
+def _listed(value) -> str:
+    return ", ".join(f"{v:g}" for v in value) if isinstance(value, list) else f"{value:g}"
+
+
+def _sampler(facts: dict) -> str:
+    origin, rows = facts["origin"], facts["sampler"].items()
+    versions = origin["versions"] or {}
+    return "\n".join([
+        "## Sampler", "",
+        "Full-batch Hamiltonian Monte Carlo with the leapfrog integrator and an accept step.", "",
+        f"    {origin['command']}", "",
+        "| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "",
+        f"Commit {origin['commit']}, PyTorch {versions.get('torch')}, {origin['processor']}, "
+        f"{origin['date']}.",
+    ])  # fmt: skip
+
+
+def _check_table(checks: dict) -> str:
+    balance, error = checks["energy_balance"]
+    lines = [
+        "## Checks", "",
+        f"{checks['chains']} chains of {checks['samples_per_chain']} samples; {checks['left_out']} "
+        "more left out, as annealed importance sampling says that their regions hold next to "
+        "nothing of the posterior." if checks.get("left_out") else
+        f"{checks['chains']} chains of {checks['samples_per_chain']} samples.", "",
+        "| quantity | largest R-hat | smallest bulk ESS | tail ESS | ESS of squares |",
+        "|---|---|---|---|---|",
+        *(_group_row(name, group) for name, group in checks["groups"].items()), "",
+        LABELS_REMARK, "",
+        f"Acceptance {checks['acceptance']:.2f}, {checks['divergences']} divergences, "
+        f"{checks['leapfrog_steps']:,} leapfrog steps of {checks['step_size']:.3g}, of which the "
+        f"listed force overlooked points in a share of {checks['violations_per_step']:.2g}. "
+        f"Mean of exp(−ΔH): {balance:.3f} ± {error:.3f}, 1 if energies are right and volume is "
+        "preserved.", "",
+        _verdict(checks["shortfalls"]),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _group_row(name: str, group: dict) -> str:
+    sizes = [group[f"smallest_ess_{part}"] for part in ("bulk", "tail", "squares")]
+    texts = ["–" if size is None else f"{size:.0f}" for size in sizes]
+    rhat = "infinite" if group["largest_rhat"] is None else f"{group['largest_rhat']:.3f}"
+    return f"| {NAMES.get(name, name)} | {rhat} | {' | '.join(texts)} |"
+
+
+def _verdict(missing: list[str]) -> str:
+    criteria = (
+        "the criteria of a reference (several chains, R-hat at most 1.01 and bulk ESS at least 400 "
+        "of functions and of functionals without labels; Vehtari et al. 2021)"
+    )
+    if not missing:
+        return f"The chains meet {criteria}."
+    return f"**Preliminary.** The chains do not meet {criteria}: {'; '.join(missing)}."
+
+
+def gold_card(about: dict, floor: str, path: Path) -> str:
+    """Return the card of a gold file."""
+    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in about["scores"].items())
+    sections = [
+        f"# {about['name']}",
+        f"Predictions of HMC on the {about['num_test']:,} test images of {about['dataset']}, for "
+        "comparison with those of other methods on the same posterior.",
+        "## Use\n\n"
+        f"    python score.py mine.npz --gold {about['name']}\n\n"
+        "`mine.npz` has an array of probabilities, a row for each test image in the order of the "
+        "files of the data set, and if you like the `labels`, whose order is then checked. "
+        f"Without this repository: `np.load('{path.name}')` has `labels` and `log_probabilities` "
+        f"[{about['num_parts']}, {about['num_test']}, {about['num_classes']}] in float16, of the "
+        f"average predictions of each {about['part']}. Take the exponential in float64, divide "
+        "rows by their sum, and average over the first axis. SHA-256 of the labels as bytes: "
+        f"`{about['labels_sha256']}`.",
+        f"## HMC's scores\n\n| score | value |\n|---|---|\n{rows}\n\n{floor}",
+        chain_sections(about),
+        f"## Licence\n\n{about['licence']}",
+    ]
+    return "\n\n".join(sections) + "\n"

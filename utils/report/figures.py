@@ -44,7 +44,7 @@ styled = rc_context(STYLE)  # decorates the functions that draw
 
 
 def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.8):
-    """A figure and its axes [rows][columns], each of this size in inches."""
+    """Return a figure and its axes [rows][columns], each of this size in inches."""
     figure = Figure(figsize=(width * columns, height * rows), dpi=200, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
@@ -86,7 +86,7 @@ def vi_training(source: Path) -> Figure:
 
 
 def _series(records: list[dict], name: str, factor: float = 1) -> tuple[list, list]:
-    """Epochs (or iterations) and values of the records that have `name`."""
+    """Return epochs (or iterations) and values of the records that have `name`."""
     found = [record for record in records if name in record]
     return [next(iter(r.values())) for r in found], [factor * r[name] for r in found]
 
@@ -96,7 +96,7 @@ def _series(records: list[dict], name: str, factor: float = 1) -> tuple[list, li
 
 @styled
 def chain(source: Path) -> Figure:
-    """Acceptance, NLL and test accuracies, per transition; averages over chains."""
+    """Draw acceptance, NLL and test accuracies, per transition; averages over chains."""
     records = read_records(source)
     figure, (axes,) = panels(1, 3, height=2.6)
     looks = {"color": BLUE, "marker": ".", "markersize": 3, "linewidth": 0.6}

@@ -111,17 +111,6 @@ class Conclusion:
     claims: tuple[Claim, ...]
 
 
-def print_verdicts(run, *claims: Claim) -> None:
-    """Print how claims fare that a finished run alone decides."""
-    for verdict in (judge(claim, results_of(run)) for claim in claims):
-        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
-
-
-def results_of(run) -> Results:
-    """Return the results of a finished run alone."""
-    return Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
-
-
 # ---- what to show
 
 
@@ -144,6 +133,23 @@ class RunFigure:
 def figure(kind: str, source: str, title: str, caption: str) -> Callable[[Callable], RunFigure]:
     """Turn the function that draws a figure into the figure, named after it (a decorator)."""
     return lambda draw: RunFigure(kind, draw.__name__, title, caption, source, styled(draw))
+
+
+def conclude(run, summary: dict, figures=(), tables=(), claims=()) -> None:
+    """Save the figures of a run, finish it, and print its tables and how claims fare.
+
+    `tables` are functions of results, as in the report; claims are those that this run decides.
+    """
+    for each in figures:
+        each.save(run)
+    run.finish(summary)
+    results = Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
+    for write in tables:
+        for table in write(results):
+            table.print()
+    for verdict in (judge(claim, results) for claim in claims):
+        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
+    print(f"Saved in {run.directory}")
 
 
 @dataclass(frozen=True)

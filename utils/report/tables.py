@@ -40,3 +40,20 @@ def number(value: float | None, digits: int, sign: str = "") -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:{sign}.{digits}f}".replace("-", "−")
+
+
+def with_error(
+    value: float | None, error: float | None, digits: int, factor: float = 1, sign: str = ""
+) -> str:
+    """Format a number ± its standard error, both times a factor; None becomes a dash."""
+    scaled, spread = (each if each is None else factor * each for each in (value, error))
+    return f"{number(scaled, digits, sign)} ± {number(spread, digits)}"
+
+
+def with_known_error(
+    value: float | None, error: float | None, digits: int, factor: float = 1
+) -> str:
+    """Format the same, or the number alone if it is None or its error is."""
+    if value is None or error is None:
+        return number(value if value is None else factor * value, digits)
+    return with_error(value, error, digits, factor)

@@ -3,8 +3,8 @@
 from papers.compact.tables import (
     METHODS,
     check_tables,
+    metrics_of_tables,
     names_of,
-    other_metrics,
     published_table1,
     reference_table,
     score_numbers,
@@ -157,7 +157,7 @@ def test_a_new_metric_stands_beside_likelihood_and_calibration(monkeypatch):
     score = Metric("sharpness", "sharpness", lambda p: 0.5, higher_is_better=True, percent=True)
     monkeypatch.setitem(METRICS, "sharpness", score)
     scores = {"hmc_sample": {"sharpness": 0.5}}
-    table = score_table(scores, scores, {}, other_metrics(), METHODS)
+    table = score_table(scores, scores, {}, metrics_of_tables()[1], METHODS)
     assert table.head[-1] == "sharpness (%) ↑"
     assert table.rows[0][-1] == "50.00 ± 50.00"
 
