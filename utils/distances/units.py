@@ -9,7 +9,7 @@ one from each: it is positive definite, and needs no alignment.
 import math
 from dataclasses import dataclass
 
-from utils.distances.kernels import FACTORS, fit_width
+from utils.distances.mmd import FACTORS, fit_width
 from utils.networks.network import RELU, TANH, Network, Slot
 from utils.runs.seeding import generator
 from utils.symmetry.mass import minimum_mass

@@ -10,8 +10,7 @@ from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.optunet import OptuNet
-from utils.networks.resnet import ResNet8FRN, ResNet20FRN
-from utils.networks.resnet18 import ResNet18
+from utils.networks.resnet import ResNet8FRN, ResNet18, ResNet20FRN
 from utils.runs.errors import UserError, reason
 
 import torch

@@ -11,7 +11,7 @@ from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
-from utils.networks.mlp_passes import MLPPasses
+from utils.networks.mlp_gradients import MLPPasses
 from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
-from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
+from utils.methods.hmc.leapfrog import DIVERGENT, WayBack, leapfrog, way_back
 from utils.methods.hmc.mass import IDENTITY, MassAdaptation, MassMatrix
-from utils.methods.hmc.reversal import WayBack, way_back
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
-from utils.methods.hmc.adaptation import HMCSettings
-from utils.methods.hmc.annealing import NEGLIGIBLE
+from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE
 from utils.methods.hmc.potential import Potential

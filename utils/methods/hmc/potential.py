@@ -20,7 +20,7 @@ active forces depend on the position alone, so that only rounding breaks reversi
 by chaos along long trajectories. A listed force also depends on the path. While no point is
 overlooked, what it skips is of the size of rounding. A point that comes near while skipped (a
 *violation*, counted in the trace with the lowest margin) pulls on one of the two ways only.
-`reversal` measures how far ways back miss, with any of these forces.
+`leapfrog` measures how far ways back miss, with any of these forces.
 
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """

@@ -16,8 +16,12 @@ from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
-from utils.methods.hmc.annealing import log_weights, negligible_chains
+from utils.methods.hmc.adaptation import (
+    HMCSettings,
+    StepSizeAdaptation,
+    log_weights,
+    negligible_chains,
+)
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
 from utils.methods.method import Problem, valid_scores
