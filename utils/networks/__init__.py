@@ -15,8 +15,7 @@ Modules, each importing only from those before it:
     resnet           residual networks, with filter response or batch normalisation
     registry         networks by name, network.json
     jacobians        derivatives of logits by weights, image by image
-    predictions      class probabilities of networks and averages of them
-    statistics       running statistics of batch normalisation, computed anew
+    predictions      class probabilities and averages of them; running statistics anew
     safetensors      files of named tensors
     state_dicts      weights from and to torch.nn modules
 """
