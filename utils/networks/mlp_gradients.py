@@ -10,8 +10,6 @@ added to what is already there, such as a momentum, within the matrix product it
 bias is None has it in its weight, as the column that meets an input of ones.
 """
 
-from utils.runs.errors import UserError
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,21 +25,9 @@ Layers = list[tuple[Tensor, Tensor | None]]  # weight [stack, out, in] and bias 
 class Backprop:
     """Forward and backward pass with buffers for [stack, rows] points at most."""
 
-    def __init__(
-        self,
-        network,
-        stack: int,
-        rows: int,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-    ):
-        if network.activation not in CLOSED_FORM:
-            raise UserError(
-                f"A network with {network.activation} cannot be trained: gradients are written "
-                "down for relu and tanh."
-            )
+    def __init__(self, network, stack: int, rows: int, **kind):
+        """Make the buffers; `kind` is their device and dtype."""
         self.activation = network.activation
-        kind = {"device": device, "dtype": dtype}
         self._values = [torch.empty(stack, rows, width, **kind) for width in network.sizes[1:]]
         self._deltas = [torch.empty_like(values) for values in self._values[:-1]]
         self._ones = torch.ones(1, 1, 1, **kind)
@@ -62,14 +48,9 @@ class Backprop:
         return outputs
 
     def backward(
-        self,
-        layers: Layers,
-        inputs: Tensor,
-        hidden: list[Tensor],
-        errors: Tensor,
-        gradient: Layers,
-        keep: float,
-    ) -> None:
+        self, layers: Layers, inputs: Tensor, hidden: list[Tensor], errors: Tensor,
+        gradient: Layers, keep: float,
+    ) -> None:  # fmt: skip
         """gradient ← keep · gradient + the gradient whose output errors δ_L are `errors`."""
         rows = inputs.shape[1]
         ones = self._ones.expand(len(inputs), 1, rows)
@@ -85,22 +66,6 @@ class Backprop:
                 torch.bmm(delta, layers[number][0], out=below_delta)
                 delta = self._through_activation(below_delta, below)
 
-    def cross_entropy(
-        self,
-        layers: Layers,
-        inputs: Tensor,
-        labels: Tensor,
-        gradient: Layers,
-        *,
-        scale: float,
-        keep: float,
-    ) -> Tensor:
-        """NLL [stack, rows] of each point; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
-        *hidden, outputs = self.forward(layers, inputs)
-        nll, errors = softmax_errors(outputs, labels)
-        self.backward(layers, inputs, hidden, errors.mul_(scale), gradient, keep)
-        return nll
-
     def _through_activation(self, delta: Tensor, activations: Tensor) -> Tensor:
         """delta ∘ φ'(h), in place, with φ' written in terms of h = φ(·)."""
         if self.activation == "relu":
@@ -115,14 +80,17 @@ class MLPGradient:
     """
 
     def __init__(self, network, weights: Tensor, gradient: Tensor, rows: int):
-        self._backprop = Backprop(network, len(weights), rows, weights.device, weights.dtype)
-        self._layers, self._slots = network.layers(weights), network.layers(gradient)
+        kind = {"device": weights.device, "dtype": weights.dtype}
+        self._backprop = Backprop(network, len(weights), rows, **kind)
+        self._layers, self._gradient = network.layers(weights), network.layers(gradient)
 
     def __call__(self, inputs: Tensor, labels: Tensor, *, scale: float, keep: float) -> Tensor:
         """Return the NLL [K, rows]; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
-        return self._backprop.cross_entropy(
-            self._layers, inputs, labels, self._slots, scale=scale, keep=keep
-        )
+        *hidden, outputs = self._backprop.forward(self._layers, inputs)
+        nll, errors = softmax_errors(outputs, labels)
+        errors.mul_(scale)
+        self._backprop.backward(self._layers, inputs, hidden, errors, self._gradient, keep)
+        return nll
 
 
 def first_rows(buffer: Tensor, rows: int) -> Tensor:
