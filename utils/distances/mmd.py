@@ -129,9 +129,14 @@ def distance(
         return Distance(value)
     masks = splits(blocks, counts[0], draws, random)
     null = mmd_squares(kernel, torch.from_numpy(masks), modes).numpy()
+    return beside_null(value, null, rounding=1e-12)
+
+
+def beside_null(value: float, null: np.ndarray, rounding: float = 0.0) -> Distance:
+    """Return a distance with what draws without a difference give."""
     low, high = np.quantile(null, [1 - LEVEL, LEVEL])
-    beyond = (null >= value - 1e-12).sum().item()
-    return Distance(value, low.item(), high.item(), (1 + beyond) / (1 + len(masks)))
+    as_large = (null >= value - rounding).sum().item()
+    return Distance(value, low.item(), high.item(), (1 + as_large) / (1 + len(null)))
 
 
 def splits(

@@ -29,6 +29,7 @@ class ConvNetwork(Network):
 
     name = "convolutional"
     chunk_rows = 500
+    smallest_image = 1  # its height and width
 
     @property
     def normalisation(self) -> str:
@@ -45,7 +46,9 @@ class ConvNetwork(Network):
 
     def problem_with(self, channels: int, height: int, width: int) -> str | None:
         """Say why images of this shape cannot be taken."""
-        return None
+        least = self.smallest_image
+        too_small = f"images must have at least {least} × {least} pixels"
+        return too_small if min(height, width) < least else None
 
     def __str__(self) -> str:
         width = f" of width {self.width}" if hasattr(self, "width") else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
 from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings
@@ -45,21 +46,13 @@ class Monitor:
             self._bar.total = steps + steps_left(chains, self._settings, self._schedule)
 
 
-class NoMonitor:
-    """Stands for a Monitor on ranks that record nothing."""
-
-    def step(self) -> None: ...
-
-    def add(self, chains: Chains, transitions: list[Transition]) -> None: ...
-
-
 @contextmanager
 def monitored(
     record: ChainRecord | None, chains: Chains, settings: HMCSettings, schedule: Schedule
-) -> Iterator[Monitor | NoMonitor]:
-    """Open the files of these chains and a progress bar."""
+) -> Iterator[Monitor | SimpleNamespace]:
+    """Open the files of these chains and a progress bar; ranks that record nothing have neither."""
     if record is None:
-        yield NoMonitor()
+        yield SimpleNamespace(step=lambda: None, add=lambda chains, transitions: None)
         return
     steps = record.counters["steps"]
     total = steps + steps_left(chains, settings, schedule)
