@@ -312,14 +312,9 @@ def _adam_step(group: _Members, second_moment: Tensor, num_steps: int) -> StepFu
 
 
 def adam_update(
-    weights: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    second_moment: Tensor,
-    steps_done: Tensor,
-    learning_rate: float,
-    decay: float = 0.0,
-) -> None:
+    weights: Tensor, gradient: Tensor, mean: Tensor, second_moment: Tensor, steps_done: Tensor,
+    learning_rate: float, decay: float = 0.0,
+) -> None:  # fmt: skip
     """One step of torch.optim's Adam, in place; `decay` · weights is added to the gradient.
 
     `steps_done` has to be on the same device, for on a GPU the kernel reads it there.
