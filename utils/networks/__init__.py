@@ -8,8 +8,7 @@ Modules, each importing only from those before it:
     mlp_gradients    the MLP's gradient in closed form, on batches and over a data set
     mlp              the multilayer perceptron
     conv_network     what convolutional networks share
-    native           C code, compiled where it runs
-    kernels          networks computed in C
+    kernels          networks computed in C, compiled where it runs
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5
     resnet           residual networks, with filter response or batch normalisation
