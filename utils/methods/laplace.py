@@ -275,12 +275,9 @@ def facts_of(newest: dict) -> dict[str, list[float]]:
     """Return the facts of all modes, in their order, from the last values of metrics.jsonl."""
     facts = {}
     for name in FACTS:
-        modes = {
-            int(mode): value for key, value in newest.items()
-            for before, _, mode in [key.rpartition("_")] if before == name
-        }  # fmt: skip
+        modes = [key.removeprefix(f"{name}_") for key in newest if key.startswith(f"{name}_")]
         if modes:
-            facts[name] = [modes[mode] for mode in sorted(modes)]
+            facts[name] = [newest[f"{name}_{mode}"] for mode in sorted(modes, key=int)]
     return facts
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
@@ -43,7 +43,7 @@ class TrainingSettings:
     prior_precision: float | Tensor = 0.0  # or one of every weight [d]
     nesterov: bool = False
     schedule: str = "constant"  # of the learning rate: one of SCHEDULES
-    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies it by gamma
+    milestones: Sequence[int] = ()  # epochs after which "step" multiplies it by gamma
     gamma: float = 0.1
     num_epochs: int = 0  # after which "cosine" reaches 0
 
@@ -73,16 +73,10 @@ class RecipeConfig(TrainingConfig, PriorConfig, ModesConfig, AugmentationConfig)
 
 
 def settings_of(config, prior_precision: float | Tensor = 0.0) -> TrainingSettings:
-    """Return the settings in a `TrainingConfig`, with those of a `RecipeConfig` if it is one."""
-    settings = TrainingSettings(
-        config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
-    )
-    if not isinstance(config, RecipeConfig):
-        return settings
-    return replace(
-        settings, nesterov=config.nesterov, schedule=config.schedule,
-        milestones=tuple(config.milestones), gamma=config.gamma, num_epochs=config.num_epochs,
-    )  # fmt: skip
+    """Return the settings in a config; those that it does not have are as by default."""
+    names = [field.name for field in fields(TrainingSettings)]
+    settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return TrainingSettings(**settings | {"prior_precision": prior_precision})
 
 
 class TrainingState(NamedTuple):

@@ -142,18 +142,6 @@ def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | Non
         record = ChainRecord(run, problem, schedule, config.seed, config.checkpoint_seconds)
     potential = build_potential(config, problem, ranks)
     chains = resume_or_start(config, problem, settings, ranks, record)
-    sample(config, potential, chains, ranks, record)
-    if ranks.first:
-        print_summary(record.finish(settings), settings, schedule, potential)
-        print(f"Saved in {run.directory}")
-
-
-def sample(
-    config: HMCConfig, potential: Potential, chains: Chains, ranks: Ranks,
-    record: ChainRecord | None,
-) -> None:  # fmt: skip
-    """Make all transitions of all chains."""
-    settings, schedule = config.hmc_settings(), config.schedule()
     with monitored(record, chains, settings, schedule) as monitor:
         while chains.iteration < schedule.num_iterations:
             with threads_for(potential.flops):
@@ -162,6 +150,9 @@ def sample(
                     spread_chains=config.parallel == "chains", on_step=monitor.step,
                 )  # fmt: skip
             monitor.add(chains, transitions)
+    if ranks.first:
+        print_summary(record.finish(settings), settings, schedule, potential)
+        print(f"Saved in {run.directory}")
 
 
 def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
