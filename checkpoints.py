@@ -151,15 +151,15 @@ def export(options: argparse.Namespace) -> None:
     with new_folder(place) as folder:
         if options.tar:
             paths = export_tars(folder, name, posterior, dtype)
-            said = ", ".join(path.name for path in paths)
+            contents = ", ".join(path.name for path in paths)
         else:
             with progress_bar(len(posterior), "writing", unit="network") as bar:
                 save_named_samples(
                     folder, posterior.network, counted(posterior, bar), len(posterior), dtype
                 )
             (folder / "README.md").write_text(card(describe(folder, name, run, options)))
-            said = "README.md is their card"
-    print(f"Wrote {len(posterior)} networks to {place}: {said}.")
+            contents = "README.md is their card"
+    print(f"Wrote {len(posterior)} networks to {place}: {contents}.")
 
 
 def check_name(name: str) -> None:

@@ -176,14 +176,14 @@ def power(
     if np.isnan(critical):
         return critical
     size = len(blocks)
-    found = 0
+    detected = 0
     chosen = permuted(blocks, len(np.unique(blocks)) // 2, draws, random)
     for mask in chosen:
         rows = np.concatenate([np.flatnonzero(mask), size + np.flatnonzero(~mask)])
         part, modes = kernel[rows][:, rows], blocks[rows % size]
         value = mmd_squares(part, torch.arange(size) < int(mask.sum()), modes).item()
-        found += value > critical
-    return found / draws
+        detected += value > critical
+    return detected / draws
 
 
 def jackknife_error(kernel: Tensor, num_first: int, modes: np.ndarray) -> float:

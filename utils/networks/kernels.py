@@ -45,10 +45,10 @@ def library(name: str, **constants: int) -> ctypes.CDLL | None:
         defined = [f"-D{key}={value}" for key, value in constants.items()]
         return ctypes.CDLL(str(_built(source, defined)))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         print(
             f"{name} is not computed in C but by PyTorch, four times slower or more, because "
-            f"{source.name} cannot be compiled: {said[0] if said else error}",
+            f"{source.name} cannot be compiled: {lines[0] if lines else error}",
             file=sys.stderr,
         )
         return None

@@ -60,13 +60,13 @@ def c_compiler() -> list[str]:
 
 
 def c_compiler_version() -> str | None:
-    """Return the first line that the compiler says of itself, or None if there is none."""
+    """Return the first line of the compiler's --version, or None if there is no compiler."""
     try:
         command = [*c_compiler(), "--version"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, ValueError, subprocess.CalledProcessError):
         return None
-    return next(iter(said.splitlines()), None)
+    return next(iter(output.splitlines()), None)
 
 
 @contextmanager

@@ -39,16 +39,16 @@ class WeightMatcher:
     in every possible way, if there are few.
     """
 
-    def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
+    def __init__(self, network: Network, reference: Tensor, restarts: int = 3):
         self.network, self.reference = network, reference.double()
-        self.restarts, self.seed = restarts, seed
+        self.restarts = restarts
         self._free = [name for name in network.groups if not children_of(network, name)]
         self._outer = [name for name in network.groups if children_of(network, name)]
 
     def __call__(self, weights: Tensor) -> Matching:
         ends = []
         for number, start in enumerate(self._starts(weights)):
-            random = generator(self.seed, "weight_matching_order", number)
+            random = generator(0, "weight_matching_order", number)
             *_, end = self.descend(weights, start, random)
             ends.append(end)
         return Matching(max(ends, key=lambda end: end.objective).transformation)
@@ -60,7 +60,7 @@ class WeightMatcher:
         by_cosines = CosineMatcher(self.network, self.reference)(weights).transformation
         yield by_cosines
         for number in range(self.restarts):
-            random = generator(self.seed, "weight_matching_start", number)
+            random = generator(0, "weight_matching_start", number)
             drawn = Transformation(self.network)
             for name in self._free:
                 *parents, size = self.network.units(name)

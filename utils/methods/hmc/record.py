@@ -183,9 +183,9 @@ class ChainRecord:
         records = schedule.num_chains * schedule.num_iterations * RECORD_BYTES
         names = *CHAIN_ARRAYS, "trace.jsonl", "metrics.jsonl", "checkpoint.npz"
         paths = [self.run.path(name) for name in names]
-        there = sum(path.stat().st_size for path in paths if path.exists())
+        written = sum(path.stat().st_size for path in paths if path.exists())
         disk = samples + records + 2 * checkpoint
-        check_space(self.run.directory, 4 * checkpoint, disk, there)
+        check_space(self.run.directory, 4 * checkpoint, disk, written)
 
     # -- while chains run
 
