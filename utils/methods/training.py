@@ -98,19 +98,12 @@ def start_training(weights: Tensor, settings: TrainingSettings) -> TrainingState
 
 
 def train(
-    network: Network,
-    state,
-    images: Tensor,
-    labels: Tensor,
-    settings: TrainingSettings,
-    *,
-    seed: int,
-    num_epochs: int,
-    streams: Sequence[Hashable] | None = None,
+    network: Network, state, images: Tensor, labels: Tensor, settings: TrainingSettings, *,
+    seed: int, num_epochs: int, streams: Sequence[Hashable] | None = None,
     batches: Batches | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
     may_diverge: bool = False,
-) -> tuple:
+) -> tuple:  # fmt: skip
     """Return the state `num_epochs` later, and the training loss [num_epochs, K] along the way.
 
     The state is a `TrainingState`, or a method's own that has the first four of its fields.

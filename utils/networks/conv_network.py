@@ -123,14 +123,9 @@ def _stack_by_name(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def convolution(
-    name: str,
-    shape: tuple[int, ...],
-    above: str,
-    below: str | None,
-    *,
-    scaled: bool = True,
+    name: str, shape: tuple[int, ...], above: str, below: str | None, *, scaled: bool = True,
     bias: bool = False,
-) -> list[Slot]:
+) -> list[Slot]:  # fmt: skip
     """Return the slots of a convolution [out, in, height, width] between two groups of channels.
 
     A normalisation behind it undoes the scales of its outputs: then it is not `scaled`.

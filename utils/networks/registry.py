@@ -51,12 +51,9 @@ def network_and_data(config, device: torch.device) -> tuple[Network, Dataset]:
 
 
 def conv_network(
-    name: str,
-    input_shape: tuple[int, ...] = (1, 28, 28),
-    num_classes: int = 10,
-    width: int | None = None,
-    normalise: bool = False,
-) -> ConvNetwork:
+    name: str, input_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10,
+    width: int | None = None, normalise: bool = False,
+) -> ConvNetwork:  # fmt: skip
     """Return a convolutional network, of its usual width if none is given."""
     if name not in CONV_NETWORKS:
         names = ", ".join((MLP.name, *CONV_NETWORKS))

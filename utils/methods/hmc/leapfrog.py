@@ -46,14 +46,9 @@ class Trajectory(NamedTuple):
 
 
 def leapfrog(
-    target,
-    weights: Tensor,
-    momentum: Tensor,
-    step_size: float,
-    num_steps: int,
-    on_step: Callable[[], None] = lambda: None,
-    mass: MassMatrix = IDENTITY,
-) -> Trajectory:
+    target, weights: Tensor, momentum: Tensor, step_size: float, num_steps: int,
+    on_step: Callable[[], None] = lambda: None, mass: MassMatrix = IDENTITY,
+) -> Trajectory:  # fmt: skip
     """Make `num_steps` steps of size ε from (θ, p); call `on_step` before each of them.
 
     A trajectory diverges, and its ΔH is infinite, if ½‖p‖² of any p between two θ exceeds H at
