@@ -65,28 +65,30 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = Parser(prog="checkpoints.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="export|import|gold")
-    _add_export(commands.add_parser("export", help="write a set of networks as safetensors"))
-    _add_import(commands.add_parser("import", help="read networks from safetensors, tars, .pt"))
-    _add_gold(commands.add_parser("gold", help="write HMC's predictions as a gold standard"))
+    to_export = commands.add_parser("export", help="write a set of networks as safetensors")
+    to_import = commands.add_parser("import", help="read networks from safetensors, tars, .pt")
+    to_gold = commands.add_parser("gold", help="write HMC's predictions as a gold standard")
+    _add_export(to_export)
+    _add_import(to_import)
+    _add_gold(to_gold)
+    for each in (to_export, to_gold):
+        each.add_argument("--licence", default=LICENCE, help=f"(default: {LICENCE!r})")
+        each.add_argument("--data_dir", default="data", metavar="DIR",
+                          help="folder of the data sets (default: data)")  # fmt: skip
     return parser.parse_args()
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory, or its samples.npy")
     parser.add_argument(
-        "--out_dir", type=Path, metavar="DIR",
-        help="new folder (default: exported/NAME)",
-    )  # fmt: skip
+        "--out_dir", type=Path, metavar="DIR", help="new folder (default: exported/NAME)"
+    )
     parser.add_argument("--name", help="name of the set (default: <network>-<dataset>)")
     parser.add_argument(
         "--dtype", choices=tuple(DTYPES), default="float16", help="(default: float16)"
     )
     parser.add_argument(
         "--tar", action="store_true", help="a file for each network, in tars NAME-0-1023.tgz, …"
-    )
-    parser.add_argument("--licence", default=LICENCE, help=f"(default: {LICENCE!r})")
-    parser.add_argument(
-        "--data_dir", default="data", metavar="DIR", help="folder of the data sets (default: data)"
     )
 
 
@@ -111,9 +113,8 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         help="the networks take images shifted and scaled by the published mean and deviation",
     )  # fmt: skip
     parser.add_argument(
-        "--activation", choices=tuple(ACTIVATIONS), default="relu",
-        help="of an mlp (default: relu)",
-    )  # fmt: skip
+        "--activation", choices=tuple(ACTIVATIONS), default="relu", help="of an mlp (default: relu)"
+    )
 
 
 def _add_gold(parser: argparse.ArgumentParser) -> None:
@@ -128,10 +129,6 @@ def _add_gold(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a gold standard of this name"
-    )
-    parser.add_argument("--licence", default=LICENCE, help=f"(default: {LICENCE!r})")
-    parser.add_argument(
-        "--data_dir", default="data", metavar="DIR", help="folder of the data sets (default: data)"
     )
 
 
@@ -154,15 +151,15 @@ def export(options: argparse.Namespace) -> None:
     with new_folder(place) as folder:
         if options.tar:
             paths = export_tars(folder, name, posterior, dtype)
-            said = ", ".join(path.name for path in paths)
+            contents = ", ".join(path.name for path in paths)
         else:
             with progress_bar(len(posterior), "writing", unit="network") as bar:
                 save_named_samples(
                     folder, posterior.network, counted(posterior, bar), len(posterior), dtype
                 )
             (folder / "README.md").write_text(card(describe(folder, name, run, options)))
-            said = "README.md is their card"
-    print(f"Wrote {len(posterior)} networks to {place}: {said}.")
+            contents = "README.md is their card"
+    print(f"Wrote {len(posterior)} networks to {place}: {contents}.")
 
 
 def check_name(name: str) -> None:

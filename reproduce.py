@@ -201,9 +201,8 @@ def check_places(options: argparse.Namespace) -> None:
         try:
             Path(path or ".").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"Cannot use {path}: {error.strerror}. Give another --{option}."
-            ) from None
+            advice = f"Give another --{option}"
+            raise UserError(f"Cannot use {path}: {error.strerror}. {advice}.") from None
 
 
 def report_directory(options: argparse.Namespace) -> Path:
@@ -299,15 +298,10 @@ def why_outdated(task: Task, todo: dict[Path, str]) -> str:
     reasons = task.results.other_inputs(task.step.kind, task.step.needs)
     for run in task.inputs:
         if run.directory in todo:
-            reasons[run.kind] = _made_from(run, outdated=bool(todo[run.directory]))
+            unfinished = "an unfinished" if run.begun else "a deleted"
+            which = "the old" if todo[run.directory] else unfinished
+            reasons[run.kind] = f"made from {which} {run.directory.name}"
     return ", ".join([*changes(task.config, task.run.config), *reasons.values()])
-
-
-def _made_from(run: RunResult, outdated: bool) -> str:
-    name = run.directory.name
-    if outdated:
-        return f"made from the old {name}"
-    return f"made from an unfinished {name}" if run.begun else f"made from a deleted {name}"
 
 
 def announce(tasks: list[Task], todo: dict[Path, str], options: argparse.Namespace) -> None:

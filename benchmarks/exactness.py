@@ -22,10 +22,9 @@ from pathlib import Path
 import harness
 from utils.evaluation.diagnostics import ess_mean
 from utils.methods.hmc.chains import transition
-from utils.methods.hmc.leapfrog import leapfrog
+from utils.methods.hmc.leapfrog import WayBack, leapfrog, way_back
 from utils.methods.hmc.mass import IDENTITY, MassMatrix
 from utils.methods.hmc.method import HMCConfig, build_potential
-from utils.methods.hmc.reversal import WayBack, way_back
 from utils.methods.method import Problem, problem_of
 from utils.networks.network import Network
 from utils.networks.registry import network_and_data

@@ -33,7 +33,7 @@ from utils.methods.hmc.chains import transition
 from utils.methods.hmc.leapfrog import kinetic_energy, leapfrog
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
-from utils.networks.mlp_passes import CHUNK_ROWS
+from utils.networks.mlp_gradients import CHUNK_ROWS
 from utils.networks.network import Network
 from utils.posteriors.samples import open_samples
 from utils.report.figures import BLUE, ORANGE, panels, styled

@@ -10,8 +10,7 @@ from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import method as hmc
 from utils.methods.hmc import record as record_module
-from utils.methods.hmc.adaptation import HMCSettings
-from utils.methods.hmc.annealing import NEGLIGIBLE, log_weights
+from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings, log_weights
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
 from utils.methods.hmc.record import ChainRecord

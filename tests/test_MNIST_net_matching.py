@@ -12,7 +12,7 @@ from utils.runs.run import Run
 from utils.runs.script import Stopped
 from utils.symmetry.assignment import Matching
 from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.permutation import cycles
+from utils.symmetry.permutation import num_transpositions
 from utils.symmetry.response_matching import ActivationMatcher
 from utils.symmetry.weight_matching import WeightMatcher
 
@@ -146,7 +146,7 @@ def test_the_nearest_setting_is_one_that_may_be_meant(given, meant):
 def transpositions(matching: Matching) -> list[int]:
     """NoT of every layer."""
     perms = map(matching.transformation.permutation, matching.transformation.network.groups)
-    return [len(perm) - len(cycles(perm)) for perm in perms]
+    return [num_transpositions(perm) for perm in perms]
 
 
 def test_results_are_those_of_the_networks_it_leaves(direct):

@@ -1,6 +1,6 @@
 """Corruptions: stronger is further from the image, the same seed gives the same images."""
 
-from utils.data.corruptions import CORRUPTIONS, corrupt
+from utils.data.out_of_distribution import CORRUPTIONS, corrupt
 from utils.runs.errors import UserError
 
 import pytest

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from utils.data import out_of_distribution
-from utils.data.corruptions import corrupt
 from utils.data.datasets import load_part
 from utils.data.out_of_distribution import (
     as_shape,
+    corrupt,
     load_other_images,
     load_usual_images,
     usual_names,

@@ -2,21 +2,19 @@
 
 import math
 
-from utils.distances.kernels import (
+from utils.distances.mmd import (
     FACTORS,
     Gaussian5,
+    distance,
     fit_width,
     inner_products,
     linear_kernel,
-    squared_distances,
-)
-from utils.distances.mmd import (
-    distance,
     mmd_squares,
     number_modes,
     permuted,
     power,
     splits,
+    squared_distances,
 )
 
 import numpy as np

@@ -2,7 +2,7 @@
 
 from tests.networks.conv_networks import SMALL, drawn_weights, small
 from utils.distances.classifier import classify, held_out_accuracy, invariants
-from utils.distances.kernels import FACTORS, fit_width
+from utils.distances.mmd import FACTORS, fit_width
 from utils.distances.spaces import TITLES, canonical, fit_spaces
 from utils.distances.units import FEATURES, describe_units, fit_unit_features, without_scales
 from utils.networks.mlp import MLP

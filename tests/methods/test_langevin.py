@@ -9,8 +9,7 @@ import math
 from utils.data.datasets import Dataset
 from utils.methods.langevin import LangevinConfig, langevin_step, run_epoch
 from utils.methods.method import Problem
-from utils.methods.sghmc import SGHMC, SGHMCConfig
-from utils.methods.sgld import SGLD
+from utils.methods.sgmcmc import SGHMC, SGLD, SGHMCConfig
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.posteriors.files import open_members, open_posterior

@@ -4,7 +4,7 @@ import math
 
 from utils.data.datasets import Dataset
 from utils.methods.method import problem_of
-from utils.methods.snapshot import Snapshot, SnapshotConfig
+from utils.methods.sgmcmc import Snapshot, SnapshotConfig
 from utils.networks.registry import conv_network
 from utils.posteriors.samples import Points
 from utils.runs.seeding import generator

@@ -4,8 +4,10 @@ import json
 import math
 
 from utils.data.batches import data_order
+from utils.data.datasets import Dataset
 from utils.methods import vi
-from utils.methods.vi import recent_slope, start_vi, train_vi_epoch
+from utils.methods.method import Problem
+from utils.methods.vi import VIConfig, recent_slope, start_vi, train_vi_epoch
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
@@ -16,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-NETWORK = MLP((6, 5, 3))
+NETWORK, PRIOR = MLP((6, 5, 3)), Prior()
 LENET = conv_network("lenet", (1, 16, 16), 3, width=2)
 RESNET = conv_network("resnet8_frn", (1, 8, 8), 3, width=2)
 TOY = (
@@ -28,6 +30,17 @@ TOY = (
 def points(count=45, shape=(6,)):
     images = torch.rand(count, *shape, generator=generator(0, "images"))
     return images, torch.randint(0, 3, (count,), generator=generator(0, "labels"))
+
+
+def epoch_of(
+    network, state, images, labels, learning_rate, batch_size, seed=0, prior=PRIOR, temperature=1.0
+):
+    problem = Problem(
+        network, Dataset("toy", images, labels, images, labels), prior, images.device,
+        temperature=temperature,
+    )  # fmt: skip
+    config = VIConfig(learning_rate=learning_rate, batch_size=batch_size, seed=seed)
+    return train_vi_epoch(problem, state, config)
 
 
 def test_kl_of_the_prior_to_itself_is_zero():
@@ -72,9 +85,7 @@ def test_training_equals_autograd_on_the_same_noise(network):
     mean = network.initial_weights(generator(2))
     state = start_vi(mean, 0.1)
     for _ in range(3):
-        state, nll = train_vi_epoch(
-            network, state, images, labels, learning_rate=0.01, batch_size=10, seed=4, prior=Prior()
-        )
+        state, nll = epoch_of(network, state, images, labels, 0.01, 10, seed=4)
     expected = fit_with_torch(network, mean, 0.1, images, labels, 0.01, 10, seed=4, num_epochs=3)
     torch.testing.assert_close(state.parameters[0].double(), expected[0], atol=2e-5, rtol=0)
     torch.testing.assert_close(state.parameters[1].double(), expected[1], atol=2e-5, rtol=0)
@@ -87,9 +98,7 @@ def test_without_information_in_the_data_q_becomes_the_prior():
     images, labels = torch.zeros(30, 8), torch.arange(30) % 3
     state = start_vi(torch.full((network.num_weights,), 0.5), 0.1)
     for _ in range(250):
-        state, _ = train_vi_epoch(
-            network, state, images, labels, learning_rate=0.02, batch_size=10, seed=0, prior=Prior()
-        )
+        state, _ = epoch_of(network, state, images, labels, 0.02, 10, seed=0)
     # these parameters' gradient has no noise, so they converge
     torch.testing.assert_close(state.parameters[0, :24], torch.zeros(24), atol=1e-3, rtol=0)
     torch.testing.assert_close(state.parameters[1, :24].exp(), torch.ones(24), atol=1e-3, rtol=0)
@@ -99,9 +108,7 @@ def test_std_never_falls_below_the_smallest(monkeypatch):
     monkeypatch.setattr(vi, "SMALLEST_STD", 0.1)
     images, labels = points()
     state = start_vi(torch.zeros(NETWORK.num_weights), 0.1)
-    state, _ = train_vi_epoch(
-        NETWORK, state, images, labels, learning_rate=1, batch_size=10, seed=0, prior=Prior()
-    )
+    state, _ = epoch_of(NETWORK, state, images, labels, 1, 10)
     assert state.parameters[1].min() >= math.log(0.1) - 1e-6
 
 
@@ -145,13 +152,12 @@ def test_weights_without_data_follow_the_tempered_prior(std, temperature):
     """Of images that are all zero the weights of a network without hidden layers see nothing, so q
     of these is N(0, T s²)."""
     images, labels = torch.zeros(30, 6), torch.tensor([0] * 25 + [1] * 5)
-    network, prior = MLP((6, 2)), Prior(std).tempered(temperature)
+    network = MLP((6, 2))
     state = start_vi(torch.zeros(network.num_weights), 0.1)
     for _ in range(150):
-        state, _ = train_vi_epoch(
-            network, state, images, labels, learning_rate=0.02, batch_size=15, seed=0,
-            prior=prior, temperature=temperature,
-        )  # fmt: skip
+        state, _ = epoch_of(
+            network, state, images, labels, 0.02, 15, prior=Prior(std), temperature=temperature
+        )
     mean, log_std = (values[: 6 * 2] for values in state.parameters)
     deviation = std * temperature**0.5
     torch.testing.assert_close(mean / deviation, torch.zeros(12), atol=0.05, rtol=0)

@@ -3,7 +3,7 @@
 from tests.networks.toy_networks import GroupedConvNet
 from utils.networks.autograd import AutogradPasses
 from utils.networks.mlp import MLP
-from utils.networks.mlp_passes import MLPPasses
+from utils.networks.mlp_gradients import MLPPasses
 
 import pytest
 import torch

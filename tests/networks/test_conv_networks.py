@@ -3,9 +3,9 @@
 from tests.networks import torch_modules
 from tests.networks.conv_networks import SMALL, drawn_images, drawn_weights, small
 from utils.networks.mlp import MLP
+from utils.networks.predictions import recompute_statistics
 from utils.networks.registry import conv_network
 from utils.networks.state_dicts import read_layout
-from utils.networks.statistics import recompute_statistics
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 

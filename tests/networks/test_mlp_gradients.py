@@ -2,15 +2,12 @@
 
 from utils.networks.autograd import AutogradGradient
 from utils.networks.mlp import MLP
-from utils.networks.mlp_gradients import Backprop, first_rows
-from utils.runs.errors import UserError
+from utils.networks.mlp_gradients import MLPGradient, first_rows
 from utils.runs.seeding import generator
 
 import pytest
 import torch
 import torch.nn.functional as F
-
-CPU = torch.device("cpu")
 
 
 def problem(sizes, activation, stack=3, rows=11):
@@ -33,9 +30,7 @@ def autograd_gradient(network, weights, inputs, labels):
 def test_gradient_equals_autograd(sizes, activation):
     network, weights, inputs, labels = problem(sizes, activation)
     gradient = torch.full_like(weights, float("nan"))  # keep=0 must not look at what was there
-    nll = Backprop(network, 3, 20, CPU).cross_entropy(
-        network.layers(weights), inputs, labels, network.layers(gradient), scale=0.5, keep=0
-    )
+    nll = MLPGradient(network, weights, gradient, 20)(inputs, labels, scale=0.5, keep=0)
     expected = autograd_gradient(network, weights, inputs, labels)
     torch.testing.assert_close(gradient.double(), 0.5 * expected, atol=1e-6, rtol=1e-5)
     outputs = network.outputs(weights, inputs)
@@ -47,9 +42,7 @@ def test_gradient_is_added_to_what_is_kept():
     network, weights, inputs, labels = problem((6, 5, 4), "relu")
     before = torch.randn(weights.shape, generator=generator(3))
     gradient = before.clone()
-    Backprop(network, 3, 11, CPU).cross_entropy(
-        network.layers(weights), inputs, labels, network.layers(gradient), scale=1, keep=0.9
-    )
+    MLPGradient(network, weights, gradient, 11)(inputs, labels, scale=1, keep=0.9)
     expected = 0.9 * before.double() + autograd_gradient(network, weights, inputs, labels)
     torch.testing.assert_close(gradient.double(), expected, atol=1e-5, rtol=1e-5)
 
@@ -66,9 +59,7 @@ def test_inputs_and_weights_are_left_alone():
     network, weights, inputs, labels = problem((6, 5, 4), "relu")
     copies = weights.clone(), inputs.clone(), labels.clone()
     gradient = torch.zeros_like(weights)
-    Backprop(network, 3, 11, CPU).cross_entropy(
-        network.layers(weights), inputs, labels, network.layers(gradient), scale=1, keep=0
-    )
+    MLPGradient(network, weights, gradient, 11)(inputs, labels, scale=1, keep=0)
     for after, before in zip((weights, inputs, labels), copies, strict=True):
         assert torch.equal(after, before)
 
@@ -85,12 +76,6 @@ def test_a_networks_own_gradient_takes_batches_of_any_size_up_to_its_rows(sizes)
         added = autograd_gradient(network, weights, inputs[:, :rows], labels[:, :rows])
         expected = 0.9 * expected + 0.5 * added
     torch.testing.assert_close(gradient.double(), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_an_activation_without_a_closed_form_is_refused():
-    network, weights, *_ = problem((6, 5, 4), "silu")
-    with pytest.raises(UserError, match="silu"):
-        Backprop(network, len(weights), 11, weights.device)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.9])

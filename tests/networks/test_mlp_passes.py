@@ -1,7 +1,7 @@
 """The first layer as it is fitted to the images."""
 
 from utils.networks.mlp import MLP
-from utils.networks.mlp_passes import FirstLayer
+from utils.networks.mlp_gradients import FirstLayer
 
 import pytest
 import torch

@@ -4,8 +4,8 @@ import math
 
 from tests.networks.conv_networks import SMALL, drawn_images, drawn_weights, small
 from utils.networks.mlp import MLP
+from utils.networks.predictions import recompute_statistics
 from utils.networks.registry import conv_network
-from utils.networks.statistics import recompute_statistics
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions, count_symmetries, total
 from utils.symmetry.many_to_one import Selection, most_similar

@@ -48,15 +48,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        input_shape: Sequence[int],
-        normalisation: Normalisation | None = None,
-        *,
-        padding: int = 0,
-        flips: bool = False,
-    ):
+        self, images: Tensor, labels: Tensor, input_shape: Sequence[int],
+        normalisation: Normalisation | None = None, *, padding: int = 0, flips: bool = False,
+    ):  # fmt: skip
         self._labels, self._padding, self._flips = labels, padding, flips
         self._input_shape, self._normalisation = input_shape, normalisation
         self._size = images.shape[-2:]

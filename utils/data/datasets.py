@@ -84,27 +84,18 @@ class Dataset:
         normalisation: Normalisation | CovarianceRoot | None = None,
     ) -> "Dataset":
         """Return the data set as a network with this input shape takes it."""
-        check_input_shape(input_shape, self.image_shape, self.name)
+        flat = len(input_shape) == 1 and input_shape[0] == self.num_pixels
+        if not flat and tuple(input_shape) != self.image_shape:
+            wanted, own = ("×".join(map(str, shape)) for shape in (input_shape, self.image_shape))
+            raise UserError(
+                f"The network takes inputs of shape {wanted}, but images of {self.name} are {own}."
+            )
         inputs = {
             name: network_inputs(images, input_shape, normalisation)
             for name, images in vars(self).items()
             if name.endswith("_images") and images is not None
         }
         return replace(self, **inputs)
-
-
-def check_input_shape(input_shape: Sequence[int], image_shape: Sequence[int], name: str) -> None:
-    """Refuse a network that takes images of another shape."""
-    flat = len(input_shape) == 1 and input_shape[0] == math.prod(image_shape)
-    if not flat and tuple(input_shape) != tuple(image_shape):
-        raise UserError(
-            f"The network takes inputs of shape {_times(input_shape)}, but images of {name} are "
-            f"{_times(image_shape)}."
-        )
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 def network_inputs(

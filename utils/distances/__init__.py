@@ -1,7 +1,6 @@
 """Distances between posteriors, each seen as a set of weight vectors.
 
-kernels       kernel matrices of features, their bandwidth
-mmd           unbiased MMD², its null by permuting blocks, its power
+mmd           kernel matrices, unbiased MMD², its null by permuting blocks, its power
 units         hidden units as sets, without order and scale
 spaces        where sets are compared: weights, without symmetries, functions, units
 classifier    two-sample test by a classifier

@@ -5,7 +5,7 @@ described by numbers that neither order nor scale of units changes. Whole blocks
 as the modes of a posterior, and permuted for the null.
 """
 
-from utils.distances.mmd import LEVEL, MIN_BLOCKS, Distance, permuted
+from utils.distances.mmd import MIN_BLOCKS, Distance, beside_null, permuted
 from utils.distances.units import describe_units, without_scales
 from utils.networks.network import Network
 
@@ -61,10 +61,7 @@ def classify(
         return Distance(value)
     masks = permuted(blocks, counts[0], draws, random)
     null = np.array([held_out_accuracy(features, mask, blocks) for mask in masks])
-    low, high = np.quantile(null, [1 - LEVEL, LEVEL])
-    return Distance(
-        value, low.item(), high.item(), (1 + (null >= value).sum().item()) / (1 + draws)
-    )
+    return beside_null(value, null)
 
 
 def held_out_accuracy(features: np.ndarray, is_first: np.ndarray, blocks: np.ndarray) -> float:

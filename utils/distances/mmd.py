@@ -5,6 +5,10 @@ distribution, so values may be negative. Samples of one mode of a posterior rese
 pairs of them do not count; else ten modes would look unlike a thousand networks even if they were
 among them. Blocks are what is exchangeable if there is no difference: the modes of a posterior,
 pieces of a chain, or independent networks. Permuting blocks gives the null.
+
+The Gaussian kernel of features [n, p] is the sum over c in FACTORS of exp(−‖x − y‖² / (2 c h²)).
+Its h² is the median squared distance within one half of a reference, so it is the same for all that
+is compared with it.
 """
 
 import math
@@ -15,9 +19,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+COLUMNS = 1 << 16  # of the features that are in float64 at once
 MIN_BLOCKS = 5  # on each side: they have 126 splits that differ, so that p can be about 0.01
 LEVEL = 0.95
 FEW = 3  # as many splits as draws, at most, are all taken
+
+
+def inner_products(first: Tensor, second: Tensor, centre: Tensor | None = None) -> Tensor:
+    """Return ⟨x − centre, y − centre⟩ [m, n] in float64, some columns at a time."""
+    total = torch.zeros(len(first), len(second), dtype=torch.float64, device=first.device)
+    for start in range(0, first.shape[1], COLUMNS):
+        place = slice(start, start + COLUMNS)
+        shift = 0 if centre is None else centre[place].double()
+        total += (first[:, place].double() - shift) @ (second[:, place].double() - shift).T
+    return total
+
+
+def squared_distances(features: Tensor) -> Tensor:
+    """Return ‖x − y‖² [n, n] of all pairs of rows, with zeros on the diagonal."""
+    gram = inner_products(features, features, features.mean(0))
+    squares = gram.diagonal()
+    distances = (squares[:, None] + squares - 2 * gram).clamp(min=0)
+    return distances.fill_diagonal_(0)
+
+
+class Gaussian5(NamedTuple):
+    """The sum of Gaussian kernels around the squared width h²."""
+
+    width: float
+
+    def __call__(self, features: Tensor) -> Tensor:
+        squares = squared_distances(features)
+        return sum((squares / (-2 * factor * self.width)).exp() for factor in FACTORS)
+
+
+def linear_kernel(features: Tensor) -> Tensor:
+    """Return the kernel ⟨x, y⟩ of features that stand for a kernel themselves."""
+    return inner_products(features, features)
+
+
+def fit_width(reference: Tensor) -> float:
+    """Return the median squared distance between different rows."""
+    squares = squared_distances(reference)
+    first, second = torch.triu_indices(*squares.shape, offset=1)
+    width = squares[first, second].median().item()
+    return width if width > 0 else 1.0
+
+
+# ---- its estimate
 
 
 def mmd_squares(kernel: Tensor, first: Tensor, modes: np.ndarray) -> Tensor:
@@ -79,9 +129,14 @@ def distance(
         return Distance(value)
     masks = splits(blocks, counts[0], draws, random)
     null = mmd_squares(kernel, torch.from_numpy(masks), modes).numpy()
+    return beside_null(value, null, rounding=1e-12)
+
+
+def beside_null(value: float, null: np.ndarray, rounding: float = 0.0) -> Distance:
+    """Return a distance with what draws without a difference give."""
     low, high = np.quantile(null, [1 - LEVEL, LEVEL])
-    beyond = (null >= value - 1e-12).sum().item()
-    return Distance(value, low.item(), high.item(), (1 + beyond) / (1 + len(masks)))
+    as_large = (null >= value - rounding).sum().item()
+    return Distance(value, low.item(), high.item(), (1 + as_large) / (1 + len(null)))
 
 
 def splits(
@@ -121,14 +176,14 @@ def power(
     if np.isnan(critical):
         return critical
     size = len(blocks)
-    found = 0
+    detected = 0
     chosen = permuted(blocks, len(np.unique(blocks)) // 2, draws, random)
     for mask in chosen:
         rows = np.concatenate([np.flatnonzero(mask), size + np.flatnonzero(~mask)])
         part, modes = kernel[rows][:, rows], blocks[rows % size]
         value = mmd_squares(part, torch.arange(size) < int(mask.sum()), modes).item()
-        found += value > critical
-    return found / draws
+        detected += value > critical
+    return detected / draws
 
 
 def jackknife_error(kernel: Tensor, num_first: int, modes: np.ndarray) -> float:

@@ -14,7 +14,7 @@ reference. Distances in `canonical` and `rebased` are what paper B calls NS.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from utils.distances.kernels import Gaussian5, fit_width, linear_kernel
+from utils.distances.mmd import Gaussian5, fit_width, linear_kernel
 from utils.distances.units import fit_unit_features, without_scales
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities

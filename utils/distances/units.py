@@ -9,12 +9,12 @@ one from each: it is positive definite, and needs no alignment.
 import math
 from dataclasses import dataclass
 
-from utils.distances.kernels import FACTORS, fit_width
-from utils.networks.network import RELU, TANH, Network, Slot
+from utils.distances.mmd import FACTORS, fit_width
+from utils.networks.network import RELU, TANH, Network
 from utils.runs.seeding import generator
 from utils.symmetry.mass import minimum_mass
 from utils.symmetry.normal_forms import compose, positive_signs
-from utils.symmetry.transformation import lineage
+from utils.symmetry.transformation import lineage, units_first
 
 import torch
 from torch import Tensor
@@ -36,19 +36,15 @@ def without_scales(network: Network, weights: Tensor) -> Tensor:
 
 def describe_units(network: Network, weights: Tensor, name: str) -> Tensor:
     """Return the units of a group as vectors [K, units, numbers]."""
-    own = lineage(network, name)
-    slots = [slot for slot in network.slots_of(name) if slot.role != "buffer"]
-    return torch.cat([_rows(slot, slot.of(weights), own) for slot in slots], -1)
-
-
-def _rows(slot: Slot, tensor: Tensor, own: list[str]) -> Tensor:
-    """Return [K, units, everything else], sorted along the axes of other units."""
-    front = [slot.axes.index(each) + 1 for each in own]
-    others = [axis for axis, label in enumerate(slot.axes, start=1) if label and axis not in front]
-    for axis in others:
-        tensor = tensor.sort(dim=axis).values
-    tensor = tensor.movedim(front, list(range(1, len(front) + 1)))
-    return tensor.unsqueeze(-1).flatten(1, len(front)).flatten(2)
+    own, rows = lineage(network, name), []
+    for slot in network.slots_of(name):
+        if slot.role != "buffer":
+            tensor, places = slot.of(weights), [slot.axes.index(each) for each in own]
+            for axis, label in enumerate(slot.axes):
+                if label and axis not in places:  # of other units
+                    tensor = tensor.sort(dim=1 + axis).values
+            rows.append(units_first(network, slot, tensor, name).flatten(1, len(own)))
+    return torch.cat(rows, -1)
 
 
 @dataclass(frozen=True)

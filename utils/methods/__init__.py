@@ -9,9 +9,7 @@ sgd              independent networks by the thousand
 swag             SWAG
 dropout          MC dropout
 langevin         Langevin dynamics with gradients of minibatches
-sgld             SGLD
-sghmc            SGHMC
-snapshot         snapshot ensembles
+sgmcmc           SGLD, SGHMC, snapshot ensembles
 curvature        GGN and Hessian of the loss, whole or by layers
 laplace          the Laplace approximation
 hmc              Hamiltonian Monte Carlo, a package of its own

@@ -11,13 +11,7 @@ max-pooling have no second derivative where autograd can see it, and their kinks
 
 from typing import NamedTuple
 
-from utils.networks.jacobians import (
-    LayerSlopes,
-    in_chunks,
-    is_linear,
-    jacobians,
-    linear_layers,
-)
+from utils.networks.jacobians import LayerSlopes, in_chunks, is_linear, jacobians, linear_layers
 from utils.networks.network import RELU, Network
 from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
@@ -93,8 +87,8 @@ def last_layer_ggn(network: Network, weights: Tensor, images: Tensor) -> list[Cu
 
 
 def kronecker_ggn(
-    network: Network, weights: Tensor, images: Tensor, only_last: bool = False,
-) -> list[Curvature]:  # fmt: skip
+    network: Network, weights: Tensor, images: Tensor, only_last: bool = False
+) -> list[Curvature]:
     """Return Kronecker factors of every layer (K-FAC, Martens and Grosse 2015).
 
     A block is Σ g gᵀ ⊗ Σ x xᵀ / (N T) with the inputs x of a layer, 1 for its bias among them, and
@@ -150,9 +144,7 @@ def kronecker(places: Tensor, left: Tensor, right: Tensor) -> Curvature:
 # ---- the Hessian
 
 
-def hessian(
-    network: Network, weights: Tensor, images: Tensor, labels: Tensor
-) -> Tensor:  # fmt: skip
+def hessian(network: Network, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """Return the Hessian [d, d] of Σ_n CE in float64.
 
     Logits are linear in the last layer, so its block is the GGN's, and what couples it to other
@@ -163,10 +155,7 @@ def hessian(
     matrix = full_ggn(network, weights, images)
     last = recorded(network, weights, images[:1])[0][-1].places[0]
     couple_last_layer(matrix, network, weights, images, labels, last)
-    body = [
-        slot for slot in network.slots
-        if slot.role != "buffer" and slot.start not in last
-    ]  # fmt: skip
+    body = [slot for slot in network.slots if slot.role != "buffer" and slot.start not in last]
     if is_piecewise_linear(network) and body:
         body.remove(max(body, key=lambda slot: slot.size))
     directions = [p for s in body for p in range(s.start, s.start + s.size)]

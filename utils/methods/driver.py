@@ -97,7 +97,10 @@ def train_group(
     `saved` are the counters and tensors of the checkpoint that the run was begun with, if any.
     """
     config, saved_at = run.config, time.monotonic()
-    state = restored(saved, method.init(problem, config, modes), modes)
+    state = method.init(problem, config, modes)
+    if is_state_of(saved, modes):
+        counters, tensors = saved
+        state = state._replace(**tensors, epoch=counters["epoch"])
     with run.graceful_stop(), progress_bar(config.num_epochs, title(method, modes)) as bar:
         bar.update(state.epoch)
         while state.epoch < config.num_epochs:
@@ -120,15 +123,8 @@ def title(method: Method, modes: Sequence[int]) -> str:
     return f"{method.title} {modes[0]}{last}"
 
 
-def restored(saved: tuple | None, state, modes: Sequence[int]):
-    """Return the state in a checkpoint if it is of these modes, else the given one."""
-    if not is_state_of(saved, modes):
-        return state
-    counters, tensors = saved
-    return state._replace(**tensors, epoch=counters["epoch"])
-
-
 def is_state_of(saved: tuple | None, modes: Sequence[int]) -> bool:
+    """Return whether a checkpoint, if there is any, has the state of these modes."""
     return bool(saved) and saved[0].get("first_mode", modes[0]) == modes[0]
 
 

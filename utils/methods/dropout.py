@@ -85,16 +85,13 @@ class Dropped:
     """A network as training sees it, with fresh masks for every batch."""
 
     def __init__(self, network: Network, rates: Rates, num_masks: int, random: torch.Generator):
-        self._network, self._rates = network, rates
-        self._num_masks, self._random = num_masks, random
+        self.network, self.rates, self.num_masks, self.random = network, rates, num_masks, random
 
     def __getattr__(self, name: str):
-        return getattr(self._network, name)
+        return getattr(self.network, name)
 
     def gradient(self, weights: Tensor, gradient: Tensor, rows: int) -> "DroppedGradient":
-        return DroppedGradient(
-            self._network, self._rates, self._num_masks, self._random, weights, gradient, rows
-        )
+        return DroppedGradient(self, weights, gradient, rows)
 
 
 class DroppedGradient:
@@ -103,13 +100,10 @@ class DroppedGradient:
     It is called like `utils.networks.mlp_gradients.MLPGradient`.
     """
 
-    def __init__(
-        self, network: Network, rates: Rates, num_masks: int, random: torch.Generator,
-        weights: Tensor, gradient: Tensor, rows: int,
-    ):  # fmt: skip
-        self._network, self._rates, self._random = network, rates, random
+    def __init__(self, dropped: Dropped, weights: Tensor, gradient: Tensor, rows: int):
+        self._dropped, self._network = dropped, dropped.network
         self._weights, self._gradient, self._rows = weights, gradient, rows
-        self._masked = weights.new_empty(num_masks, weights.shape[1])
+        self._masked = weights.new_empty(dropped.num_masks, weights.shape[1])
         self._slopes = torch.empty_like(self._masked)
         self._gradients = {}  # by how many masks share a batch
 
@@ -117,7 +111,7 @@ class DroppedGradient:
         """Return the NLL [1, rows]; gradient ← keep · gradient + scale · ∂ΣNLL/∂weights."""
         count = math.gcd(labels.shape[1], len(self._masked))  # a last batch may be a small one
         masked, slopes = self._masked[:count], self._slopes[:count]
-        factors = draw_factors(self._network, self._rates, self._random, (count,))
+        factors = draw_factors(self._network, self._dropped.rates, self._dropped.random, (count,))
         masked.copy_(self._weights.expand_as(masked))
         multiply_outgoing(self._network, masked, factors)
         if count not in self._gradients:
@@ -130,11 +124,7 @@ class DroppedGradient:
             self._gradient.mul_(keep).add_(slopes.sum(0))
         else:  # it may hold anything
             torch.sum(slopes, 0, keepdim=True, out=self._gradient)
-        self._keep_statistics(masked)
-        return nll.flatten()[None]
-
-    def _keep_statistics(self, masked: Tensor) -> None:
-        """Take over the running statistics of batch normalisation, averaged over masks."""
         for slot in self._network.slots:
-            if slot.role == "buffer":
+            if slot.role == "buffer":  # running statistics, averaged over masks
                 slot.of(self._weights).copy_(slot.of(masked).mean(0))
+        return nll.flatten()[None]

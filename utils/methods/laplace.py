@@ -156,13 +156,8 @@ class Laplace(TrainedMethod):
 # ---- the fit
 
 
-class LaplaceFit(NamedTuple):
-    posterior: Posterior
-    facts: dict[str, float]  # of FACTS
-
-
-def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
-    """Return the Gaussian at a mode [d]."""
+def fit(problem: Problem, weights: Tensor, config) -> tuple[Posterior, dict[str, float]]:
+    """Return the Gaussian at a mode [d], and those of FACTS that are known of it."""
     stds = torch.as_tensor(problem.prior.std, dtype=torch.float64, device=weights.device)
     stds = stds.expand(len(weights))
     blocks, facts = without_negative(curvature_at(problem, weights, stds, config), config)
@@ -181,7 +176,7 @@ def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
     facts["log_marginal_likelihood"] = log_likelihood + log_occam(values, square, factor)
     facts["prior_scale"] = factor**-0.5
     scales = torch.where(stds.isfinite(), stds, 0) * problem.temperature**0.5
-    return LaplaceFit(gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts)
+    return gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts
 
 
 def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> list[Curvature]:
@@ -206,17 +201,13 @@ def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> lis
 
 def check_dense_size(network: Network, structure: str) -> None:
     """Refuse a dense matrix that is too large, before training."""
-    size = {"full": network.num_weights, "last_layer_full": last_layer_size(network)}
+    last_layer = sum(slot.size for slot in network.slots[-2:])  # its weights and biases
+    size = {"full": network.num_weights, "last_layer_full": last_layer}
     if size.get(structure, 0) > MOST_DENSE:
         raise UserError(
             f"--structure {structure} needs a matrix of {size[structure]:,} weights squared, and "
             f"{MOST_DENSE:,} are the most: give --structure kron, or last_layer_kron."
         )
-
-
-def last_layer_size(network: Network) -> int:
-    """Return the weights and biases of the last layer, if its slots are the last two."""
-    return sum(slot.size for slot in network.slots[-2:])
 
 
 def without_negative(blocks: list[Curvature], config) -> tuple[list[Curvature], dict]:
@@ -239,15 +230,11 @@ def gaussian(
         std = torch.zeros_like(weights)
         std[blocks[0].places] = deviations[0]
         return Gaussian(weights, scales * std, network)
-    return BlockGaussian(
-        weights,
-        [
-            WeightBlock(block.places, block.left.to(weights), block.right.to(weights), std)
-            for block, std in zip(blocks, deviations, strict=True)
-        ],
-        network,
-        scales,
-    )
+    parts = [
+        WeightBlock(block.places, block.left.to(weights), block.right.to(weights), std)
+        for block, std in zip(blocks, deviations, strict=True)
+    ]
+    return BlockGaussian(weights, parts, network, scales)
 
 
 # ---- the marginal likelihood
@@ -287,12 +274,9 @@ def facts_of(newest: dict) -> dict[str, list[float]]:
     """Return the facts of all modes, in their order, from the last values of metrics.jsonl."""
     facts = {}
     for name in FACTS:
-        modes = {
-            int(mode): value for key, value in newest.items()
-            for before, _, mode in [key.rpartition("_")] if before == name
-        }  # fmt: skip
+        modes = [key.removeprefix(f"{name}_") for key in newest if key.startswith(f"{name}_")]
         if modes:
-            facts[name] = [modes[mode] for mode in sorted(modes)]
+            facts[name] = [newest[f"{name}_{mode}"] for mode in sorted(modes, key=int)]
     return facts
 
 

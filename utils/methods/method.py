@@ -189,18 +189,18 @@ def images_used(data: Dataset) -> dict:
 
 def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str, float]:
     """Return the scores on validation images, and the ELBO of Gaussians; {} without either."""
-    found = {}
+    scores = {}
     if problem.data.valid_labels is not None:
         average = predict(problem, posterior, config, problem.data.valid_images)
-        found = valid_scores(average, problem.data)
+        scores = valid_scores(average, problem.data)
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     if all(isinstance(mode, Gaussian) and (mode.std > 0).all() for mode in modes):
         streams = [generator(config.seed, "elbo", number) for number in range(len(modes))]
         bounds = [gaussian_elbos(problem, *pair) for pair in zip(modes, streams, strict=True)]
         errors = [(each.var() / len(each)).item() for each in bounds]
-        found |= {"elbo": fmean(each.mean().item() for each in bounds)}
-        found["elbo_error"] = sum(errors) ** 0.5 / len(bounds)
-    return found
+        scores["elbo"] = fmean(each.mean().item() for each in bounds)
+        scores["elbo_error"] = sum(errors) ** 0.5 / len(bounds)
+    return scores
 
 
 def valid_scores(probabilities: Tensor, data: Dataset) -> dict[str, float]:

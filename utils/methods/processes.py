@@ -63,9 +63,8 @@ def mode_groups(method: Method, config, directory: Path) -> list[ModeGroup]:
 def set_up(method: Method, config) -> Problem:
     """Return the posterior that a method is to approximate with these settings."""
     device = choose_device(config.device)
-    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid).to(
-        device
-    )
+    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid)
+    images = images.to(device)
     network = network_for(config, images)
     refuse_batch_norm(method, network)
     batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
@@ -116,15 +115,7 @@ def train_in(
 # ---- in each process of the pool
 
 
-class Worker(NamedTuple):
-    """What a process that trains groups keeps from one to the next."""
-
-    method: Method
-    config: object
-    problem: Problem
-
-
-worker: Worker | None = None
+worker: tuple[Method, object, Problem]  # method and config, kept from one group to the next
 
 
 def begin_process(parent: int, method: Method, settings: dict, matmul: str) -> None:
@@ -137,7 +128,7 @@ def begin_process(parent: int, method: Method, settings: dict, matmul: str) -> N
     config = method.Config(**{key: value for key, value in settings.items() if key in fields})
     problem = set_up(method, config)
     choose_matmul(problem.device, matmul)
-    worker = Worker(method, config, problem)
+    worker = method, config, problem
 
 
 def train_apart(group: ModeGroup) -> dict | None:

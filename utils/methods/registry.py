@@ -6,9 +6,7 @@ from utils.methods.hmc.method import HMC
 from utils.methods.laplace import Laplace
 from utils.methods.method import Method
 from utils.methods.sgd import SGD
-from utils.methods.sghmc import SGHMC
-from utils.methods.sgld import SGLD
-from utils.methods.snapshot import Snapshot
+from utils.methods.sgmcmc import SGHMC, SGLD, Snapshot
 from utils.methods.swag import SWAG
 from utils.methods.vi import VI
 

@@ -121,7 +121,9 @@ def reopen(method: Method, config, directory: Path) -> None:
         move_posterior(old[0].place, new[0].place)
     for group in old:
         if group not in same:
-            _remove(group, directory)
+            remove_posterior(group.place)
+            if group.place != directory:
+                shutil.rmtree(group.place, ignore_errors=True)
     save_yaml(directory / "config.yaml", dataclasses.asdict(config))
 
 
@@ -139,9 +141,3 @@ def _keep_records(directory: Path, groups: list[ModeGroup]) -> None:
         size = (directory / "metrics.jsonl").stat().st_size
     counters = {"groups": sum(group.ready for group in groups), "first_mode": None}
     save_checkpoint(path, {"counters": counters, "metrics_bytes": size}, {})
-
-
-def _remove(group: ModeGroup, run: Path) -> None:
-    remove_posterior(group.place)
-    if group.place != run:
-        shutil.rmtree(group.place, ignore_errors=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from utils.methods.method import Problem
 from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
-from utils.networks.statistics import recompute_statistics
+from utils.networks.predictions import recompute_statistics
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture, Posterior
 from utils.posteriors.samples import Points

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
@@ -42,7 +42,7 @@ class TrainingSettings:
     prior_precision: float | Tensor = 0.0  # or one of every weight [d]
     nesterov: bool = False
     schedule: str = "constant"  # of the learning rate: one of SCHEDULES
-    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies it by gamma
+    milestones: Sequence[int] = ()  # epochs after which "step" multiplies it by gamma
     gamma: float = 0.1
     num_epochs: int = 0  # after which "cosine" reaches 0
 
@@ -72,16 +72,10 @@ class RecipeConfig(TrainingConfig, PriorConfig, ModesConfig, AugmentationConfig)
 
 
 def settings_of(config, prior_precision: float | Tensor = 0.0) -> TrainingSettings:
-    """Return the settings in a `TrainingConfig`, with those of a `RecipeConfig` if it is one."""
-    settings = TrainingSettings(
-        config.optimizer, config.learning_rate, config.batch_size, config.momentum, prior_precision
-    )
-    if not isinstance(config, RecipeConfig):
-        return settings
-    return replace(
-        settings, nesterov=config.nesterov, schedule=config.schedule,
-        milestones=tuple(config.milestones), gamma=config.gamma, num_epochs=config.num_epochs,
-    )  # fmt: skip
+    """Return the settings in a config; those that it does not have are as by default."""
+    names = [field.name for field in fields(TrainingSettings)]
+    settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return TrainingSettings(**settings | {"prior_precision": prior_precision})
 
 
 class TrainingState(NamedTuple):
@@ -103,19 +97,12 @@ def start_training(weights: Tensor, settings: TrainingSettings) -> TrainingState
 
 
 def train(
-    network: Network,
-    state,
-    images: Tensor,
-    labels: Tensor,
-    settings: TrainingSettings,
-    *,
-    seed: int,
-    num_epochs: int,
-    streams: Sequence[Hashable] | None = None,
+    network: Network, state, images: Tensor, labels: Tensor, settings: TrainingSettings, *,
+    seed: int, num_epochs: int, streams: Sequence[Hashable] | None = None,
     batches: Batches | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
     may_diverge: bool = False,
-) -> tuple:
+) -> tuple:  # fmt: skip
     """Return the state `num_epochs` later, and the training loss [num_epochs, K] along the way.
 
     The state is a `TrainingState`, or a method's own that has the first four of its fields.
@@ -135,7 +122,7 @@ def train(
     def train_group(members: slice, epoch: int) -> None:
         source = batches or PlainBatches(images, labels)
         feed = source.epoch(settings.batch_size, seed=seed, streams=streams[members], epoch=epoch)
-        step = _optimizer_step(network, state, members, settings, len(images), epoch)
+        step = _Step(network, state, members, settings, len(images), epoch)
         total = sum(step(inputs, classes).double() for inputs, classes in feed)
         losses[epoch - first, members] = (total / len(images)).cpu()
 
@@ -215,108 +202,76 @@ def _worker_threads(num_tasks: int):
         torch.set_num_threads(cores)  # part of that setting is shared by all threads
 
 
-class _Members(NamedTuple):
-    """Members that are computed together, and what every kind of step needs of them."""
+class _Step:
+    """Steps of an optimiser in one epoch, for members that are computed together."""
 
-    network: Network
-    weights: Tensor  # [K, d], changed in place
-    momentum: Tensor  # [K, d], changed in place
-    anchors: Tensor | None  # [K, d]
-    rows: int  # images of a batch
-    decay: float | Tensor  # or one of every weight [d]
-    learning_rate: float
+    def __init__(
+        self, network: Network, state, members: slice, settings: TrainingSettings,
+        num_points: int, epoch: int,
+    ):  # fmt: skip
+        self._network, self._settings = network, settings
+        self._weights, self._momentum = state.weights[members], state.momentum[members]  # [K, d]
+        anchors = getattr(state, "anchors", None)
+        self._anchors = None if anchors is None else anchors[members]
+        self._decay = settings.prior_precision / num_points  # one, or one of every weight [d]
+        self._learning_rate = settings.learning_rate_at(epoch)
+        self._gradient, keep = torch.empty_like(self._weights), 0.0
+        if settings.optimizer == "Adam":
+            self._second_moment = state.second_moment[members]
+            steps_done = float(epoch * -(-num_points // settings.batch_size))
+            self._steps_done = torch.tensor(steps_done, device=self._weights.device)
+            self._update = self._adam
+        elif settings.nesterov:
+            self._update = self._nesterov
+        else:  # the gradient is added to the momentum within the matrix product
+            self._gradient, keep, self._update = self._momentum, settings.momentum, self._sgd
+        rows = min(settings.batch_size, num_points)
+        self._find_gradient = network.gradient(self._weights, self._gradient, rows)
+        self._keep = keep
 
-    def add_decay(self, gradient: Tensor) -> None:
-        if isinstance(self.decay, Tensor):
-            distance = self.weights if self.anchors is None else self.weights - self.anchors
-            gradient.addcmul_(distance, self.decay)
-        elif self.decay:
-            gradient.add_(self.weights, alpha=self.decay)
-            if self.anchors is not None:
-                gradient.sub_(self.anchors, alpha=self.decay)
-            self.network.zero_buffers(gradient)
-
-
-StepFunction = Callable[[Tensor, Tensor], Tensor]  # (inputs, labels) -> summed NLL [K]
-
-
-def _optimizer_step(
-    network: Network, state, members: slice, settings: TrainingSettings, num_points: int, epoch: int
-) -> StepFunction:
-    """Return the function that makes one step of these members in an epoch."""
-    anchors = getattr(state, "anchors", None)
-    group = _Members(
-        network, state.weights[members], state.momentum[members],
-        None if anchors is None else anchors[members],
-        min(settings.batch_size, num_points), settings.prior_precision / num_points,
-        settings.learning_rate_at(epoch),
-    )  # fmt: skip
-    if settings.optimizer == "Adam":
-        steps_done = epoch * -(-num_points // settings.batch_size)
-        return _adam_step(group, state.second_moment[members], steps_done)
-    make_step = _nesterov_step if settings.nesterov else _sgd_step
-    return make_step(group, settings.momentum)
-
-
-def _sgd_step(group: _Members, momentum: float) -> StepFunction:
-    add_to_velocity = group.network.gradient(group.weights, group.momentum, group.rows)
-
-    def step(inputs: Tensor, labels: Tensor) -> Tensor:
-        nll = add_to_velocity(inputs, labels, scale=1 / labels.shape[1], keep=momentum)
-        group.add_decay(group.momentum)
-        group.weights.add_(group.momentum, alpha=-group.learning_rate)
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Change weights and momentum in place; return the summed NLL [K] of the batch."""
+        nll = self._find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=self._keep)
+        self._update()
         return nll.sum(-1)
 
-    return step
+    def _sgd(self) -> None:
+        self._add_decay()
+        self._weights.add_(self._momentum, alpha=-self._learning_rate)
 
+    def _nesterov(self) -> None:
+        rate, momentum = self._learning_rate, self._settings.momentum
+        self._add_decay()
+        self._momentum.mul_(momentum).add_(self._gradient)
+        self._weights.add_(self._gradient, alpha=-rate)
+        self._weights.add_(self._momentum, alpha=-rate * momentum)
 
-def _nesterov_step(group: _Members, momentum: float) -> StepFunction:
-    gradient = torch.empty_like(group.weights)
-    find_gradient = group.network.gradient(group.weights, gradient, group.rows)
-
-    def step(inputs: Tensor, labels: Tensor) -> Tensor:
-        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
-        group.add_decay(gradient)
-        group.momentum.mul_(momentum).add_(gradient)
-        group.weights.add_(gradient, alpha=-group.learning_rate)
-        group.weights.add_(group.momentum, alpha=-group.learning_rate * momentum)
-        return nll.sum(-1)
-
-    return step
-
-
-def _adam_step(group: _Members, second_moment: Tensor, num_steps: int) -> StepFunction:
-    weights = group.weights
-    gradient = torch.empty_like(weights)
-    find_gradient = group.network.gradient(weights, gradient, group.rows)
-    steps_done = torch.tensor(float(num_steps), device=weights.device)
-    uniform = not (group.network.has_buffers or isinstance(group.decay, Tensor))
-    fused_decay = group.decay if uniform else 0.0  # the kernel decays all weights alike
-
-    def step(inputs: Tensor, labels: Tensor) -> Tensor:
-        nll = find_gradient(inputs, labels, scale=1 / labels.shape[1], keep=0)
+    def _adam(self) -> None:
+        uniform = not (self._network.has_buffers or isinstance(self._decay, Tensor))
         if not uniform:
-            group.add_decay(gradient)
-        elif group.anchors is not None:
-            gradient.sub_(group.anchors, alpha=group.decay)
+            self._add_decay()
+        elif self._anchors is not None:
+            self._gradient.sub_(self._anchors, alpha=self._decay)
         adam_update(
-            weights, gradient, group.momentum, second_moment, steps_done, group.learning_rate,
-            fused_decay,
+            self._weights, self._gradient, self._momentum, self._second_moment, self._steps_done,
+            self._learning_rate, self._decay if uniform else 0.0,  # the same of all weights
         )  # fmt: skip
-        return nll.sum(-1)
 
-    return step
+    def _add_decay(self) -> None:
+        if isinstance(self._decay, Tensor):
+            moved = self._weights if self._anchors is None else self._weights - self._anchors
+            self._gradient.addcmul_(moved, self._decay)
+        elif self._decay:
+            self._gradient.add_(self._weights, alpha=self._decay)
+            if self._anchors is not None:
+                self._gradient.sub_(self._anchors, alpha=self._decay)
+            self._network.zero_buffers(self._gradient)
 
 
 def adam_update(
-    weights: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    second_moment: Tensor,
-    steps_done: Tensor,
-    learning_rate: float,
-    decay: float = 0.0,
-) -> None:
+    weights: Tensor, gradient: Tensor, mean: Tensor, second_moment: Tensor, steps_done: Tensor,
+    learning_rate: float, decay: float = 0.0,
+) -> None:  # fmt: skip
     """One step of torch.optim's Adam, in place; `decay` · weights is added to the gradient.
 
     `steps_done` has to be on the same device, for on a GPU the kernel reads it there.

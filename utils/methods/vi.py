@@ -17,10 +17,8 @@ from utils.data.batches import data_order
 from utils.methods.method import Method, Problem, Scores, scores_along
 from utils.methods.settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
-from utils.networks.network import Network
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture, Posterior
-from utils.posteriors.prior import Prior
 from utils.report import figures
 from utils.report.figures import GREEN, Look
 from utils.runs.config import option
@@ -65,19 +63,10 @@ def start_vi(mean: Tensor, std: float) -> VIState:
     return VIState(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
 
 
-def train_vi_epoch(
-    network: Network,
-    state: VIState,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    learning_rate: float,
-    batch_size: int,
-    seed: int,
-    prior: Prior,
-    temperature: float = 1.0,
-) -> tuple[VIState, float]:
+def train_vi_epoch(problem: Problem, state: VIState, config) -> tuple[VIState, float]:
     """Return the state an epoch later, and the mean NLL of the training images along the way."""
+    images, labels = problem.data.train_images, problem.data.train_labels
+    seed, batch_size, prior = config.seed, config.batch_size, problem.tempered_prior
     parameters, momentum, second_moment = (each.clone() for each in state[:3])
     mean, log_std = parameters
     num_points, num_steps = len(images), -(-len(images) // batch_size)
@@ -88,21 +77,21 @@ def train_vi_epoch(
     gradient = torch.empty_like(parameters)
     mean_gradient, log_std_gradient = gradient
     rows = min(batch_size, num_points)
-    find_gradient = network.gradient(weights[None], mean_gradient[None], rows)
+    find_gradient = problem.network.gradient(weights[None], mean_gradient[None], rows)
     total_nll = torch.zeros((), dtype=torch.float64, device=images.device)
     order = data_order(num_points, seed, stream or "vi", state.epoch).to(images.device)
     for indices in order.split(batch_size):
         torch.exp(log_std, out=std)
         noise.normal_(generator=noise_stream)
         torch.addcmul(mean, std, noise, out=weights)
-        scale = num_points / len(indices) / temperature
+        scale = num_points / len(indices) / problem.temperature
         nll = find_gradient(images[indices][None], labels[indices][None], scale=scale, keep=0)
         total_nll += nll.sum()
         # ∂/∂log σ = (g ε + σ/s²) σ − 1 and ∂/∂μ = g + μ/s², where g is the likelihood's gradient
         torch.mul(std, prior.precision, out=weights)  # done with until the next step
         torch.addcmul(weights, mean_gradient, noise, out=log_std_gradient).mul_(std).sub_(1)
         prior.add_gradient(mean_gradient, mean)
-        adam_update(parameters, gradient, momentum, second_moment, steps_done, learning_rate)
+        adam_update(parameters, gradient, momentum, second_moment, steps_done, config.learning_rate)
         log_std.clamp_(min=math.log(SMALLEST_STD))
     check_losses(parameters.sum(), f"epoch {state.epoch + 1}")
     trained = dict(parameters=parameters, momentum=momentum, second_moment=second_moment)
@@ -141,13 +130,8 @@ class VI(Method):
         return start_vi(mean, config.initial_std)._replace(mode=torch.tensor(mode))
 
     def step(self, problem: Problem, state: VIState, config) -> tuple:
-        network, data = problem.network, problem.data
-        state, train_nll = train_vi_epoch(
-            network, state, data.train_images, data.train_labels,
-            learning_rate=config.learning_rate, batch_size=config.batch_size, seed=config.seed,
-            prior=problem.tempered_prior, temperature=problem.temperature,
-        )  # fmt: skip
-        nll = train_nll * len(data.train_images)
+        state, train_nll = train_vi_epoch(problem, state, config)
+        nll = train_nll * len(problem.data.train_images)
         kl = problem.tempered_prior.kl(*state.parameters)
         elbo = -nll / problem.temperature - kl
         record = {"epoch": state.epoch, "nll": nll, "kl": kl, "elbo": elbo}

@@ -5,8 +5,7 @@ Modules, each importing only from those before it:
     autograd         gradients of any network by autograd, and the protocol of passes over data
     network          Network, Slot, Group: what every architecture has
     layers           layers that PyTorch lacks, or has in a slow form only
-    mlp_gradients    the MLP's gradient in closed form
-    mlp_passes       the MLP's passes over a fixed data set
+    mlp_gradients    the MLP's gradient in closed form, on batches and over a data set
     native           C code, compiled where it runs
     small_mlp        the gradient of a small MLP over a data set, in C
     mlp              the multilayer perceptron
@@ -14,12 +13,10 @@ Modules, each importing only from those before it:
     kernels          networks computed in C
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5
-    resnet           residual networks, with filter response normalisation
-    resnet18         ResNet-18, with batch normalisation
+    resnet           residual networks, with filter response or batch normalisation
     registry         networks by name, network.json
     jacobians        derivatives of logits by weights, image by image
-    predictions      class probabilities of networks and averages of them
-    statistics       running statistics of batch normalisation, computed anew
+    predictions      class probabilities and averages of them; running statistics anew
     safetensors      files of named tensors
     state_dicts      weights from and to torch.nn modules
 """

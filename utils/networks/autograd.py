@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK_ROWS = 1000
 MOMENTUM = 0.1  # how far a training step moves running statistics towards those of its batch
 
 
@@ -54,10 +53,11 @@ class AutogradPasses:
     Potential chooses rows only where at most 70 % are active, and usually few are.
     """
 
+    chunk_rows = 1000
     flops = math.inf
 
-    def __init__(self, network, images: Tensor, chunk_rows: int = CHUNK_ROWS):
-        self._outputs, self._images, self.chunk_rows = network.outputs, images, chunk_rows
+    def __init__(self, network, images: Tensor):
+        self._outputs, self._images = network.outputs, images
 
     def begin(self, weights: Tensor, gradient: Tensor) -> None:
         self._weights = weights.detach().requires_grad_()  # shares its memory with `weights`

@@ -29,6 +29,7 @@ class ConvNetwork(Network):
 
     name = "convolutional"
     chunk_rows = 500
+    smallest_image = 1  # its height and width
 
     @property
     def normalisation(self) -> str:
@@ -45,7 +46,9 @@ class ConvNetwork(Network):
 
     def problem_with(self, channels: int, height: int, width: int) -> str | None:
         """Say why images of this shape cannot be taken."""
-        return None
+        least = self.smallest_image
+        too_small = f"images must have at least {least} × {least} pixels"
+        return too_small if min(height, width) < least else None
 
     def __str__(self) -> str:
         width = f" of width {self.width}" if hasattr(self, "width") else ""
@@ -120,14 +123,9 @@ def _stack_by_name(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def convolution(
-    name: str,
-    shape: tuple[int, ...],
-    above: str,
-    below: str | None,
-    *,
-    scaled: bool = True,
+    name: str, shape: tuple[int, ...], above: str, below: str | None, *, scaled: bool = True,
     bias: bool = False,
-) -> list[Slot]:
+) -> list[Slot]:  # fmt: skip
     """Return the slots of a convolution [out, in, height, width] between two groups of channels.
 
     A normalisation behind it undoes the scales of its outputs: then it is not `scaled`.

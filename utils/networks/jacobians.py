@@ -82,19 +82,13 @@ def places_of(network: Network, start: int) -> tuple[Tensor, bool]:
     groups = slot.shape[0] if grouped else 1
     outputs = (slot.original or slot.shape)[0] // groups
     places = torch.arange(slot.start, slot.start + slot.size).view(groups, outputs, -1)
-    bias = bias_of(network, slot)
-    if bias is None:
+    names = (slot.name.removesuffix("weight") + "bias", f"b{slot.name[1:]}")  # the latter an MLP's
+    biases = [each for each in network.slots if each.name in names and each.role == "bias"]
+    if not biases:
         return places, False
+    bias = biases[0]
     column = torch.arange(bias.start, bias.start + bias.size).view(groups, outputs, 1)
     return torch.cat([places, column], 2), True
-
-
-def bias_of(network: Network, weight):
-    """Return the slot of the bias that belongs to a layer's weight, or None."""
-    name = weight.name.removesuffix("weight") + "bias"
-    names = (name, f"b{weight.name[1:]}")  # as in PyTorch modules, and as the MLP's
-    found = [slot for slot in network.slots if slot.name in names and slot.role == "bias"]
-    return found[0] if found else None
 
 
 def is_linear(network: Network, layers: list[LayerSlopes]) -> bool:

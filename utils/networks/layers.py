@@ -116,13 +116,11 @@ def max_pool(values: Tensor, size: int) -> Tensor:
     return largest(windows.flatten(1, 2))
 
 
-def largest(values: Tensor) -> Tensor:
-    """Return the maximum over axis 1. Its gradient goes to the first of several equal values."""
-    return _Largest.apply(values)
-
-
 class _Largest(torch.autograd.Function):
-    """Faster than Tensor.amax (which shares gradients between equal values) and Tensor.max."""
+    """The maximum over axis 1. Its gradient goes to the first of several equal values.
+
+    Faster than Tensor.amax (which shares gradients between equal values) and Tensor.max.
+    """
 
     @staticmethod
     def forward(ctx, values: Tensor) -> Tensor:
@@ -142,16 +140,16 @@ class _Largest(torch.autograd.Function):
         return shares
 
 
-def dense_convolution(weight: Tensor, height: int, width: int) -> Tensor:
-    """Return a convolution of one channel as matrices [B, height · width, O · h' · w'].
+largest = _Largest.apply
+
+
+class _DenseConvolution(torch.autograd.Function):
+    """A convolution of one channel as matrices [B, height · width, O · h' · w'].
 
     The weight is [B, O, h, w]. A flattened image times the matrix is the flattened result, and on
     small images such products are faster than convolutions.
     """
-    return _DenseConvolution.apply(weight, height, width)
 
-
-class _DenseConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight: Tensor, height: int, width: int) -> Tensor:
         blocks, outputs, h, w = weight.shape
@@ -165,6 +163,9 @@ class _DenseConvolution(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         shares = _kernel_view(gradient.contiguous().view(len(gradient), *ctx.shape), ctx.kernel)
         return sum(share for row in shares.unbind(-1) for share in row.unbind(-1)), None, None
+
+
+dense_convolution = _DenseConvolution.apply
 
 
 def _kernel_view(matrix: Tensor, kernel: tuple[int, int]) -> Tensor:

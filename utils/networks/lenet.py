@@ -14,7 +14,6 @@ from utils.networks.layers import convolve, linear_map, max_pool, pooled_convolu
 from utils.networks.network import Group, Slot, lay_out
 
 KERNEL = 5
-SMALLEST_IMAGE = 16
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,7 @@ class LeNet(CompiledNetwork):
     width: int = 6  # channels of the first convolution
 
     name = "lenet"
-
-    def problem_with(self, channels: int, height: int, width: int) -> str | None:
-        if min(height, width) < SMALLEST_IMAGE:
-            return f"images must have at least {SMALLEST_IMAGE} × {SMALLEST_IMAGE} pixels"
-        return None
+    smallest_image = 16
 
     @cached_property
     def groups(self) -> dict[str, Group]:

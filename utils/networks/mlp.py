@@ -11,8 +11,7 @@ from functools import cached_property
 
 from utils.networks.autograd import AutogradGradient, DataPasses
 from utils.networks.layers import linear_map
-from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient
-from utils.networks.mlp_passes import MLPPasses
+from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient, MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
 from utils.networks.small_mlp import SmallMLPGradient, small_mlp_gradient
 from utils.runs.errors import UserError

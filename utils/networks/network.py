@@ -70,9 +70,7 @@ class Network:
     groups: dict[str, Group]  # from the input on
     input_shape: tuple[int, ...]
     num_classes: int
-    pixel_slot: Slot | None = (
-        None  # the slot whose last axis is the input's pixels, if there is one
-    )
+    pixel_slot: Slot | None = None  # whose last axis is the input's pixels, if there is one
     normalisation = "none"  # of its inputs: a kind that `Dataset.normalisation` knows
     chunk_rows = 2000  # images that pass through at a time: their activations stay in the cache
     members_together = 1  # of a stack, in a backward pass

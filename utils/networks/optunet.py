@@ -27,7 +27,6 @@ from torch import Tensor
 
 BLOCKS, CHANNELS = 2, 5  # of the second convolution: its groups, and the outputs of each
 KERNELS, POOL = (4, 5), 3
-SMALLEST_IMAGE = KERNELS[0] - 1 + POOL * KERNELS[1]
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class OptuNet(CompiledNetwork):
 
     name = "optunet"
     members_together = 8
+    smallest_image = KERNELS[0] - 1 + POOL * KERNELS[1]
     groups: ClassVar = {
         "g": Group(BLOCKS, NONE),
         "c1": Group(1, within="g"),
@@ -43,11 +43,8 @@ class OptuNet(CompiledNetwork):
     }
 
     def problem_with(self, channels: int, height: int, width: int) -> str | None:
-        if channels != 1:
-            return "it takes grey images, of one channel"
-        if min(height, width) < SMALLEST_IMAGE:
-            return f"images must have at least {SMALLEST_IMAGE} × {SMALLEST_IMAGE} pixels"
-        return None
+        colour = "it takes grey images, of one channel"
+        return colour if channels != 1 else super().problem_with(channels, height, width)
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

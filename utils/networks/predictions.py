@@ -1,4 +1,4 @@
-"""Predictive distributions of networks, and of posteriors as averages over their samples."""
+"""Predictive distributions of networks and posteriors; running statistics computed anew."""
 
 from collections.abc import Iterable
 
@@ -24,3 +24,19 @@ def mean_probabilities(network: Network, samples: Iterable[Tensor], inputs: Tens
         total = total + class_probabilities(network, weights, inputs)
         count += 1
     return total / count
+
+
+@torch.no_grad()
+def recompute_statistics(network: Network, weights: Tensor, images: Tensor) -> Tensor:
+    """Return the weights [d] with the average statistics of chunks of these images.
+
+    Each chunk is normalised by its own statistics, as in training.
+    """
+    sums = {}
+    for rows in images.split(network.chunk_rows):
+        _, statistics = network.batch_outputs(weights[None], rows)
+        for name, values in statistics.items():
+            sums[name] = sums.get(name, 0) + len(rows) / len(images) * values
+    updated = weights.clone()
+    network.update_buffers(updated[None], sums, 1.0)
+    return updated

@@ -10,8 +10,7 @@ from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.optunet import OptuNet
-from utils.networks.resnet import ResNet8FRN, ResNet20FRN
-from utils.networks.resnet18 import ResNet18
+from utils.networks.resnet import ResNet8FRN, ResNet18, ResNet20FRN
 from utils.runs.errors import UserError, reason
 
 import torch
@@ -52,12 +51,9 @@ def network_and_data(config, device: torch.device) -> tuple[Network, Dataset]:
 
 
 def conv_network(
-    name: str,
-    input_shape: tuple[int, ...] = (1, 28, 28),
-    num_classes: int = 10,
-    width: int | None = None,
-    normalise: bool = False,
-) -> ConvNetwork:
+    name: str, input_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10,
+    width: int | None = None, normalise: bool = False,
+) -> ConvNetwork:  # fmt: skip
     """Return a convolutional network, of its usual width if none is given."""
     if name not in CONV_NETWORKS:
         names = ", ".join((MLP.name, *CONV_NETWORKS))

@@ -7,7 +7,8 @@ projects. Every convolution has a normalisation behind it and no bias. The chann
 one group, shared by everything that is added up there.
 
 With filter response normalisation, which has no running statistics, φ is SiLU, as in Izmailov et
-al. (2021). Tensors are named as in TorchUncertainty.
+al. (2021). Tensors are named as in TorchUncertainty. ResNet-18 has batch normalisation, whose
+running statistics are slots like weights. In training, batches are normalised by their own.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,14 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from utils.networks.conv_network import ConvNetwork, Statistics, Tensors, convolution, linear
-from utils.networks.layers import convolve, filter_response_norm, linear_map
-from utils.networks.network import NONE, Group, Slot, lay_out
+from utils.networks.layers import (
+    batch_norm,
+    batch_norm_of_batch,
+    convolve,
+    filter_response_norm,
+    linear_map,
+)
+from utils.networks.network import NONE, RELU, Group, Slot, lay_out
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -149,3 +156,31 @@ class ResNet8FRN(FRNResNet):
 
     name = "resnet8_frn"
     stages = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class ResNet18(ResNet):
+    """Its ReLU units can be scaled behind the normalisations, which undo all scales before them."""
+
+    width: int = 64
+
+    name = "resnet18"
+    stages = (2, 2, 2, 2)
+    kind = RELU
+    activation = staticmethod(F.relu)
+
+    def norm_slots(self, name: str, group: str, channels: int) -> list[Slot]:
+        weight = Slot(f"{name}.weight", (channels,), (group,), (1,), center=1.0)
+        bias = weight._replace(name=f"{name}.bias", role="bias", center=0.0)
+        mean = bias._replace(name=f"{name}.running_mean", role="buffer", powers=(0,))
+        variance = mean._replace(name=f"{name}.running_var", center=1.0)
+        return [weight, bias, mean, variance]
+
+    def normalize(self, values, name, tensors, statistics):
+        weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+        buffers = (f"{name}.running_mean", f"{name}.running_var")
+        if statistics is None:
+            return batch_norm(values, weight, bias, *(tensors[buffer] for buffer in buffers))
+        normal, *of_batch = batch_norm_of_batch(values, weight, bias)
+        statistics.update(zip(buffers, of_batch, strict=True))
+        return normal

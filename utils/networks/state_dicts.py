@@ -90,10 +90,13 @@ def read_layout(
         return _read_mlp(state_dict, activation, network)
     keys = _keys_by_name(network, state_dict) or _keys_by_order(network, state_dict)
     for slot, key in zip(network.slots, keys, strict=True):
-        problem = _strange_shape(network, slot, key, state_dict[key])
-        problem = problem or _strange_numbers(key, state_dict[key])
-        if problem:
-            raise UserError(problem)
+        _check_tensor(key, state_dict[key])
+        if tuple(state_dict[key].shape) != _shape(slot):
+            raise UserError(
+                f"{key} has the shape {list(state_dict[key].shape)}, but {network} needs "
+                f"{list(_shape(slot))}."
+            )
+        _check_numbers(key, state_dict[key])
     return Layout(network, keys, {key: tensor.dtype for key, tensor in state_dict.items()})
 
 
@@ -116,9 +119,7 @@ def default_layout(network: Network) -> Layout:
 
 def _read_mlp(state_dict: Mapping[str, Tensor], activation: str, expected: MLP | None) -> Layout:
     for key in state_dict:
-        problem = _problem(state_dict, key)
-        if problem:
-            raise UserError(problem)
+        _check_part_of_mlp(state_dict, key)
     layers = [key.removesuffix("weight") for key in state_dict if _part(key) == "weight"]
     _check_order(state_dict, layers)
     _check_separate(state_dict, layers)
@@ -206,8 +207,7 @@ def _keys_by_order(network: Network, state_dict: Mapping[str, Tensor]) -> tuple[
     given, expected = ([each.rpartition(".")[2] for each in several] for several in (keys, names))
     if given != expected:
         for key in keys:
-            if not isinstance(state_dict[key], Tensor):
-                raise UserError(_no_tensor(key, state_dict[key]))
+            _check_tensor(key, state_dict[key])
         missing = [name for name in names if not any(key.endswith(name) for key in keys)]
         what = f"there is no {missing[0]}" if missing else f"its {len(keys)} tensors have others"
         raise UserError(
@@ -221,44 +221,33 @@ def _shape(slot: Slot) -> tuple[int, ...]:
     return slot.original or slot.shape
 
 
-def _strange_shape(network: Network, slot: Slot, key: str, tensor: Tensor) -> str | None:
-    if not isinstance(tensor, Tensor):
-        return _no_tensor(key, tensor)
-    if tuple(tensor.shape) != _shape(slot):
-        return (
-            f"{key} has the shape {list(tensor.shape)}, but {network} needs {list(_shape(slot))}."
-        )
-    return None
-
-
 # ---- what keeps a state_dict from being an MLP's
 
 
-def _problem(state_dict: Mapping[str, Tensor], key: str) -> str | None:
+def _check_part_of_mlp(state_dict: Mapping[str, Tensor], key: str) -> None:
     tensor = state_dict[key]
-    if not isinstance(tensor, Tensor):
-        return _no_tensor(key, tensor)
+    _check_tensor(key, tensor)
     part, layer, shape = _part(key), key.rpartition(".")[0] or "the layer", list(tensor.shape)
     if part is None:
         what = f"{key} is neither the weight nor the bias of a linear layer"
-        return f"{what}. {ONLY_LINEAR}{FOLDING if key.endswith(BATCH_NORM) else '.'}"
-    if not tensor.is_floating_point():
-        return _strange_numbers(key, tensor)
+        advice = FOLDING if key.endswith(BATCH_NORM) else "."
+        raise UserError(f"{what}. {ONLY_LINEAR}{advice}")
+    _check_type(key, tensor)
     if part == "weight" and len(shape) != 2:
         kind, advice = _kind_of(state_dict, key)
-        return f"{key} has the shape {shape}: it belongs to {kind}. {ONLY_LINEAR}{advice}"
+        raise UserError(f"{key} has the shape {shape}: it belongs to {kind}. {ONLY_LINEAR}{advice}")
     weight = f"{key.removesuffix(part)}weight"
     if weight not in state_dict:
-        return (
+        raise UserError(
             f"{layer} has a bias but no {weight}. If the weight is parametrised, as by weight "
             "norm, undo that first: torch.nn.utils.parametrize.remove_parametrizations."
         )
     if part == "bias" and shape != list(state_dict[weight].shape[:1]):
-        return (
+        raise UserError(
             f"{key} has the shape {shape}, but {weight} is {list(state_dict[weight].shape)}: "
             "a linear layer has a bias for each of its outputs."
         )
-    return _strange_numbers(key, tensor)
+    _check_numbers(key, tensor)
 
 
 def _kind_of(state_dict: Mapping[str, Tensor], key: str) -> tuple[str, str]:
@@ -274,20 +263,26 @@ def _kind_of(state_dict: Mapping[str, Tensor], key: str) -> tuple[str, str]:
     return "a norm layer", ": layer norm depends on the input, so no linear layer can replace it."
 
 
-def _no_tensor(key: str, value) -> str:
-    return (
-        f"{key!r} is no tensor but {type(value).__name__}. If this is a checkpoint, give the "
-        "state_dict in it alone: torch.save(model.state_dict(), PATH)."
-    )
+def _check_tensor(key: str, value) -> None:
+    if not isinstance(value, Tensor):
+        raise UserError(
+            f"{key!r} is no tensor but {type(value).__name__}. If this is a checkpoint, give the "
+            "state_dict in it alone: torch.save(model.state_dict(), PATH)."
+        )
 
 
-def _strange_numbers(key: str, tensor: Tensor) -> str | None:
+def _check_type(key: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
-        return f"{key} is of {tensor.dtype}: weights must be floating-point numbers; convert it."
+        wanted = "weights must be floating-point numbers; convert it"
+        raise UserError(f"{key} is of {tensor.dtype}: {wanted}.")
+
+
+def _check_numbers(key: str, tensor: Tensor) -> None:
+    _check_type(key, tensor)
     strange = int((~tensor.double().isfinite()).sum())
     if strange:
-        return f"{key} has {strange} entries that are NaN or infinite: leave this network out."
-    return None
+        entries = f"{strange} entries that are NaN or infinite"
+        raise UserError(f"{key} has {entries}: leave this network out.")
 
 
 def _check_order(state_dict: Mapping[str, Tensor], layers: list[str]) -> None:

@@ -60,13 +60,13 @@ def c_compiler() -> list[str]:
 
 
 def c_compiler_version() -> str | None:
-    """Return the first line that the compiler says of itself, or None if there is none."""
+    """Return the first line of the compiler's --version, or None if there is no compiler."""
     try:
         command = [*c_compiler(), "--version"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, ValueError, subprocess.CalledProcessError):
         return None
-    return next(iter(said.splitlines()), None)
+    return next(iter(output.splitlines()), None)
 
 
 @contextmanager
@@ -97,7 +97,10 @@ def choose_matmul(device: torch.device, name: str = "auto") -> str:
     if device.type != "cpu":
         name = "default"  # on GPUs any other precision rounds the products
     elif name == "auto":
-        name = _fastest_accurate()
+        measured = measure_matmuls()
+        name = max(_accurate(measured), key=lambda kernel: measured[kernel].gflops)
+        if measured[name].gflops <= WORTHWHILE_GAIN * measured["default"].gflops:
+            name = "default"
     torch.set_float32_matmul_precision(CANDIDATES[name])
     return name
 
@@ -121,13 +124,6 @@ def measure_matmuls(rows: int = 1000, repeats: int = 8) -> dict[str, MatmulMeasu
     torch.set_float32_matmul_precision(before)
     operations = 2 * inputs.numel() * len(weights)
     return {n: MatmulMeasurement(operations / seconds[n] / 1e9, errors[n]) for n in CANDIDATES}
-
-
-def _fastest_accurate() -> str:
-    measured = measure_matmuls()
-    fastest = max(_accurate(measured), key=lambda name: measured[name].gflops)
-    gained = measured[fastest].gflops > WORTHWHILE_GAIN * measured["default"].gflops
-    return fastest if gained else "default"
 
 
 def _accurate(measured: dict[str, MatmulMeasurement]) -> list[str]:

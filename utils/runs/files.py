@@ -216,7 +216,11 @@ class ArrayFile:
         def create(file):
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
-            _allocate(file.fileno(), file.tell(), shape[0] * self._row_bytes)
+            start, length = file.tell(), shape[0] * self._row_bytes
+            if hasattr(os, "posix_fallocate"):  # not on macOS
+                os.posix_fallocate(file.fileno(), start, length)
+            else:
+                os.ftruncate(file.fileno(), start + length)
 
         if not path.exists() and not resumed:
             write_atomically(path, create)
@@ -237,14 +241,11 @@ class ArrayFile:
 
 def _array_start(path: Path, shape: tuple[int, int], dtype: np.dtype) -> int:
     """Return the position of the first row in an array file, which must be whole."""
-    try:
+    with suppress(*UNREADABLE):
         array = np.load(path, mmap_mode="r")
-        whole = (array.shape, array.dtype) == (shape, dtype)
-    except UNREADABLE:
-        raise _damaged(path) from None
-    if not whole:
-        raise _damaged(path)
-    return array.offset
+        if (array.shape, array.dtype) == (shape, dtype):
+            return array.offset
+    raise _damaged(path)
 
 
 def _damaged(path: Path) -> UserError:
@@ -252,13 +253,6 @@ def _damaged(path: Path) -> UserError:
         f"{path} is missing or damaged, and the run cannot continue without it: "
         "put it back, or start again with --overwrite."
     )
-
-
-def _allocate(descriptor: int, start: int, length: int) -> None:
-    if hasattr(os, "posix_fallocate"):  # not on macOS
-        os.posix_fallocate(descriptor, start, length)
-    else:
-        os.ftruncate(descriptor, start + length)
 
 
 def read_records(path: Path) -> list[dict]:

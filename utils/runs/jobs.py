@@ -42,7 +42,13 @@ def run_jobs(
         while running or (waiting and not signals):
             while waiting and len(running) < at_a_time and not signals:
                 log = waiting.pop(0)
-                running[log] = _start(commands[log], log, environment)
+                with open(log, "ab") as output:
+                    # Outside the terminal's process group Ctrl-C reaches it only once.
+                    running[log] = start_child(
+                        commands[log], stdin=subprocess.DEVNULL, stdout=output,
+                        stderr=subprocess.STDOUT, env=os.environ | environment,
+                        start_new_session=True,
+                    )  # fmt: skip
                 if signals:  # one that came before this process was in `running`
                     running[log].send_signal(signal.SIGTERM)
             time.sleep(POLL_SECONDS)
@@ -63,15 +69,6 @@ def run_jobs(
 def _send(signum: int, running: dict[Path, subprocess.Popen]) -> None:
     for process in running.values():
         process.send_signal(signum)
-
-
-def _start(command: Sequence[str], log: Path, environment: dict) -> subprocess.Popen:
-    """Start a job outside the terminal's process group, so that Ctrl-C reaches it only once."""
-    with open(log, "ab") as output:
-        return start_child(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=os.environ | environment, start_new_session=True,
-        )  # fmt: skip
 
 
 def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:

@@ -70,14 +70,10 @@ class PastRun:
     @property
     def core_seconds(self) -> float | None:
         """The seconds that all processors together have spent; None if it was not recorded."""
-        parts = self.meta.get("core_seconds_of_parts")
-        if "core_seconds" not in self.meta or (parts is None and self._has_parts):
+        own, parts = self.meta.get("core_seconds"), self.meta.get("core_seconds_of_parts")
+        if own is None or (parts is None and any(self.directory.glob("mode-*"))):
             return None
-        return self.meta["core_seconds"] + (parts or 0)
-
-    @property
-    def _has_parts(self) -> bool:
-        return any(self.directory.glob("mode-*"))
+        return own + (parts or 0)
 
     def matches(self, other: "PastRun") -> bool:
         """Return whether both have the same network and training images, as far as known."""
@@ -85,12 +81,11 @@ class PastRun:
         return all(a[key] == b[key] for a, b in pairs for key in a.keys() & b.keys())
 
     def __str__(self) -> str:
-        sizes = "-".join(map(str, self.network.get("sizes", [])))
-        name = sizes or self.network.get("network", "")
+        name = "-".join(map(str, self.network.get("sizes", []))) or self.network.get("network", "")
         num_train = self.data.get("num_train")
-        details = [name, f"{num_train} training images" if num_train else ""]
-        details = ", ".join(filter(None, details))
-        return f"{self.directory}{f' ({details})' if details else ''}"
+        images = f"{num_train} training images" if num_train else ""
+        details = ", ".join(filter(None, [name, images]))
+        return f"{self.directory} ({details})" if details else f"{self.directory}"
 
 
 def locate(

@@ -21,17 +21,17 @@ def progress_bar(total: int, description: str, initial: int = 0, unit: str = "ep
 
 
 def check_space(
-    directory: Path, memory_bytes: float, disk_bytes: float, disk_bytes_there: float = 0
+    directory: Path, memory_bytes: float, disk_bytes: float, disk_bytes_written: float = 0
 ) -> None:
     """Say how much memory and disk the work needs; refuse what the disk cannot hold.
 
     `memory_bytes` come on top of what the process has used so far. Of `disk_bytes`, a resumed run
-    has written `disk_bytes_there` before.
+    has written `disk_bytes_written` before.
     """
     memory = peak_memory() + memory_bytes
     print(f"Needs {memory / 1e9:.1f} GB of memory and {disk_bytes / 1e6:.0f} MB in {directory}")
     free = shutil.disk_usage(directory).free
-    if disk_bytes - disk_bytes_there > free:
+    if disk_bytes - disk_bytes_written > free:
         raise UserError(
             f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
             f"free at {directory}: free some, or give another --out_dir."

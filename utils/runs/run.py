@@ -66,11 +66,8 @@ def open_run(
     lock = lock or lock_directory(directory)
     if config.overwrite:
         _clear(directory)
-    recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
-    if recorded:
-        check_reusable(config, directory, recorded)
-        check_inputs(directory, inputs)
-    else:
+    recorded = _settings_of_run(config, directory, inputs)
+    if not recorded:
         save_yaml(directory / "config.yaml", dataclasses.asdict(config))
     run = Run(config, kind, directory, lock, device, recorded)
     run.finished = _says_finished(config, directory, recorded)
@@ -82,12 +79,17 @@ def open_run(
 def already_finished(config, kind: str, inputs: dict[str, dict] | None = None) -> bool:
     """Return whether nothing is left to do, before data are loaded; refuse as `open_run` does."""
     directory = run_directory(config, kind)
+    recorded = {} if config.overwrite else _settings_of_run(config, directory, inputs or {})
+    return bool(recorded) and _says_finished(config, directory, recorded)
+
+
+def _settings_of_run(config, directory: Path, inputs: dict[str, dict]) -> dict:
+    """Return what a run was begun with, {} if there is none; refuse one that cannot go on."""
     recorded = read_mapping(directory / "config.yaml", yaml.safe_load)
-    if config.overwrite or not recorded:
-        return False
-    check_reusable(config, directory, recorded)
-    check_inputs(directory, inputs or {})
-    return _says_finished(config, directory, recorded)
+    if recorded:
+        check_reusable(config, directory, recorded)
+        check_inputs(directory, inputs)
+    return recorded
 
 
 def _says_finished(config, directory: Path, recorded: dict) -> bool:

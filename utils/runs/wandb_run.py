@@ -122,13 +122,10 @@ class WandbRun:
 
     def finish(self, summary: dict) -> None:
         self._run.summary.update(summary)
-        self._end(exit_code=0)
+        self.close(exit_code=0)
 
-    def close(self) -> None:
-        """End this session of an unfinished run."""
-        self._end(exit_code=STOPPED)
-
-    def _end(self, exit_code: int) -> None:
+    def close(self, exit_code: int = STOPPED) -> None:
+        """End this session; by default the run is not finished."""
         self._run.finish(exit_code)
         if self._mode == "offline":
             session = Path(self._run.settings.sync_dir).name

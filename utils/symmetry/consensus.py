@@ -54,12 +54,10 @@ class ComparedUnits:
         )
 
     def plus(self, other: "ComparedUnits", factor: float = 1.0) -> "ComparedUnits":
-        return ComparedUnits(
-            *(
-                {name: ours[name] + factor * theirs[name] for name in ours}
-                for ours, theirs in ((self.compared, other.compared), (self.signed, other.signed))
-            )
-        )
+        def total(ours: Features, theirs: Features) -> Features:
+            return {name: ours[name] + factor * theirs[name] for name in ours}
+
+        return ComparedUnits(total(self.compared, other.compared), total(self.signed, other.signed))
 
     def dot(self, other: "ComparedUnits") -> float:
         pairs = ((self.compared[name], other.compared[name]) for name in self.compared)
@@ -82,12 +80,9 @@ def unit_features(network: Network, weights: Tensor, images: Tensor, method: str
 
 
 def consensus(
-    network: Network,
-    samples: Sequence[Tensor],
-    images: Tensor,
-    method: str = "contribution",
+    network: Network, samples: Sequence[Tensor], images: Tensor, method: str = "contribution",
     max_rounds: int = 20,
-) -> Consensus:
+) -> Consensus:  # fmt: skip
     """Move all networks to the order of largest similarity, a local optimum.
 
     In a first pass each network is matched to the sum of those before it. Then every round matches
@@ -120,12 +115,9 @@ def consensus(
 
 def _match(network: Network, total: ComparedUnits, features: ComparedUnits) -> Transformation:
     """Return the assignment that is most similar to the total."""
+    pairs = (total.compared, features.compared), (total.signed, features.signed)
     tables, signed = (
-        {name: first[name] @ second[name].T for name in first}
-        for first, second in (
-            (total.compared, features.compared),
-            (total.signed, features.signed),
-        )
+        {name: first[name] @ second[name].T for name in first} for first, second in pairs
     )
 
     def similarity(aligned: Transformation, name: str) -> Tensor:

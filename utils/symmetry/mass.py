@@ -55,10 +55,9 @@ class Mass:
         check_weights(network, weights)
         stack = weights.reshape(-1, network.num_weights)
         self._terms = [self._term(slot, stack) for slot in counted_slots(network, biases)]
-        sizes = {name: (len(stack), *network.units(name)) for name in self.groups}
+        kind = {"dtype": torch.float64, "device": weights.device}
         self.no_scaling: LogScales = {
-            name: torch.zeros(size, dtype=torch.float64, device=weights.device)
-            for name, size in sizes.items()
+            name: torch.zeros(len(stack), *network.units(name), **kind) for name in self.groups
         }
         self._check()
 
@@ -99,10 +98,8 @@ class Mass:
     def _scaled(self, term: Term, log_scales: LogScales) -> Tensor:
         squares = term.squares
         for name, power in term.powers.items():
-            kept, sizes = (
-                lineage(self.network, name),
-                zip(term.labels, squares.shape[1:], strict=True),
-            )
+            kept = lineage(self.network, name)
+            sizes = zip(term.labels, squares.shape[1:], strict=True)
             shape = [size if label in kept else 1 for label, size in sizes]
             squares = squares * (2 * power * log_scales[name]).exp().reshape(-1, *shape)
         return squares

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from utils.networks.network import Network
-from utils.networks.statistics import recompute_statistics
+from utils.networks.predictions import recompute_statistics
 from utils.symmetry.response_matching import Stack
 
 import torch

@@ -13,6 +13,8 @@ from utils.runs.errors import UserError
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 
@@ -28,26 +30,13 @@ def check_permutation(perm: Tensor, shape: Sequence[int], name: str = "units") -
         )
 
 
-def cycles(perm: Tensor) -> list[list[int]]:
-    """Return the cycles of a permutation, fixed points included, by their smallest unit."""
-    check_permutation(perm, perm.shape)
-    following = perm.tolist()
-    seen = [False] * len(following)
-    all_cycles = []
-    for start in range(len(following)):
-        cycle, unit = [], start
-        while not seen[unit]:
-            seen[unit] = True
-            cycle.append(unit)
-            unit = following[unit]
-        if cycle:
-            all_cycles.append(cycle)
-    return all_cycles
-
-
 def num_transpositions(perm: Tensor) -> int:
     """Return NoT: how many swaps of two units make this permutation."""
-    return len(perm) - len(cycles(perm))
+    check_permutation(perm, perm.shape)
+    units, size = np.arange(len(perm)), (len(perm), len(perm))
+    steps = coo_array((np.ones(len(perm)), (units, perm.cpu().numpy())), size)
+    num_cycles, _ = connected_components(steps, directed=False)
+    return len(perm) - num_cycles
 
 
 def expected_transpositions(*sizes: int) -> float:

@@ -11,11 +11,7 @@ from utils.networks.network import Network
 from utils.runs.errors import UserError
 from utils.symmetry.assignment import Matcher, Matching, check_finite
 from utils.symmetry.response_matching import RESOLUTION
-from utils.symmetry.transformation import (
-    Transformation,
-    check_same_function,
-    check_same_units,
-)
+from utils.symmetry.transformation import Transformation, check_same_function, check_same_units
 
 from torch import Tensor
 

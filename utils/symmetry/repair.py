@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
-from utils.networks.statistics import recompute_statistics
+from utils.networks.predictions import recompute_statistics
 from utils.runs.errors import UserError
 
 import torch

@@ -118,16 +118,8 @@ class ActivationMatcher:
             return comparison.similarity[pairs] + resolution[pairs] * tie_break
 
         aligned = assign_all(self.network, similarity, signed)
-        return Matching(
-            aligned,
-            dead=sum(_num_dead(each.squares) for each in comparisons.values()),
-            reference_dead=sum(_num_dead(each.reference_squares) for each in comparisons.values()),
-            tied=sum(_num_tied(each.similarity, each.squares) for each in comparisons.values()),
-            reference_tied=sum(
-                _num_tied(each.similarity.T, each.reference_squares)
-                for each in comparisons.values()
-            ),
-        )
+        counts = [each.counts() for each in comparisons.values()]
+        return Matching(aligned, *map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
 
 
 class ContributionMatcher(ActivationMatcher):
@@ -162,11 +154,10 @@ class ContributionMatcher(ActivationMatcher):
         if self._activations is None:
             return super().match_all(networks)
         contributed, responded = self.compare(networks), self._activations.compare(networks)
+        each = zip(networks.weights, contributed, responded, strict=True)
         return [
-            self.match(weights, comparisons, {n: each.similarity for n, each in signed.items()})
-            for weights, comparisons, signed in zip(
-                networks.weights, contributed, responded, strict=True
-            )
+            self.match(weights, comparisons, {n: one.similarity for n, one in signed.items()})
+            for weights, comparisons, signed in each
         ]
 
 
@@ -188,6 +179,12 @@ class Comparison:
         self.similarity += reference.T @ values.to(reference.dtype)
         self.squares += _squares(values)
 
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return how many units are dead, the reference's, and how many are tied, likewise."""
+        ours, references = self.squares, self.reference_squares
+        dead = [int((squares == 0).sum()) for squares in (ours, references)]
+        return *dead, _num_tied(self.similarity, ours), _num_tied(self.similarity.T, references)
+
 
 def unit_rows(network: Network, activations: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return activations as [images × positions, units]."""
@@ -202,10 +199,6 @@ def unit_rows(network: Network, activations: dict[str, Tensor]) -> dict[str, Ten
 def _squares(values: Tensor) -> Tensor:
     """Return Σ_n b_j(n)² of every unit j over a chunk of images."""
     return values.square().sum(0).double()
-
-
-def _num_dead(squares: Tensor) -> int:
-    return int((squares == 0).sum())
 
 
 def _num_tied(similarity: Tensor, squares: Tensor) -> int:

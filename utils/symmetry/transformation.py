@@ -142,18 +142,16 @@ class Transformation:
                 raise UserError(f"The network {network} has no units {name!r}; it has: {groups}.")
         for name, perm in self.permutations.items():
             check_permutation(perm, (*stack, *network.units(name)), name)
-        for values, kind, word in (
-            (self.log_scales, RELU, "scaled"),
-            (self.signs, TANH, "flipped"),
-        ):
+        pairs = (self.log_scales, RELU, "scaled"), (self.signs, TANH, "flipped")
+        for values, kind, word in pairs:
             for name, each in values.items():
                 if network.groups[name].kind != kind:
                     raise UserError(no_such_symmetry(network, name, word))
                 units = (*stack, *network.units(name))
                 if tuple(each.shape) != units:
+                    given = list(each.shape)
                     raise UserError(
-                        f"{name} has {list(units)} units, but is {word} by "
-                        f"{list(each.shape)} numbers."
+                        f"{name} has {list(units)} units, but is {word} by {given} numbers."
                     )
 
     def apply_to_slot(self, slot: Slot, tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from utils.networks.network import Network
@@ -38,16 +39,16 @@ class WeightMatcher:
     in every possible way, if there are few.
     """
 
-    def __init__(self, network: Network, reference: Tensor, restarts: int = 3, seed: int = 0):
+    def __init__(self, network: Network, reference: Tensor, restarts: int = 3):
         self.network, self.reference = network, reference.double()
-        self.restarts, self.seed = restarts, seed
+        self.restarts = restarts
         self._free = [name for name in network.groups if not children_of(network, name)]
         self._outer = [name for name in network.groups if children_of(network, name)]
 
     def __call__(self, weights: Tensor) -> Matching:
         ends = []
         for number, start in enumerate(self._starts(weights)):
-            random = generator(self.seed, "weight_matching_order", number)
+            random = generator(0, "weight_matching_order", number)
             *_, end = self.descend(weights, start, random)
             ends.append(end)
         return Matching(max(ends, key=lambda end: end.objective).transformation)
@@ -59,7 +60,7 @@ class WeightMatcher:
         by_cosines = CosineMatcher(self.network, self.reference)(weights).transformation
         yield by_cosines
         for number in range(self.restarts):
-            random = generator(self.seed, "weight_matching_start", number)
+            random = generator(0, "weight_matching_start", number)
             drawn = Transformation(self.network)
             for name in self._free:
                 *parents, size = self.network.units(name)
@@ -82,7 +83,7 @@ class WeightMatcher:
     ) -> Iterator[DescentStep]:
         """Yield the start, then every step that gained something."""
         weights = weights.double()
-        now, objective = start, self._objective(weights, start)
+        now, objective = start, float(self.reference @ start.apply(weights))
         yield DescentStep(now, objective)
         waiting = set(range(len(self._free)))  # groups that may gain something
         while waiting:
@@ -99,15 +100,10 @@ class WeightMatcher:
             if gain > LEAST_GAIN * similarity.abs().max().item() * chosen.numel():
                 now = then
                 objective += gain
-                waiting |= {k for k, other in enumerate(self._free) if self._meet(name, other)}
+                beside = {each for slot in self.network.slots_of(name) for each in slot.axes}
+                waiting |= {k for k, other in enumerate(self._free) if other in beside}
                 waiting.discard(number)
                 yield DescentStep(now, objective)
-
-    def _meet(self, first: str, second: str) -> bool:
-        return any({first, second} <= set(slot.axes) for slot in self.network.slots)
-
-    def _objective(self, weights: Tensor, transformation: Transformation) -> float:
-        return float(self.reference @ transformation.apply(weights))
 
     def _similarity(self, weights: Tensor, now: Transformation, name: str) -> Tensor:
         """Return what putting unit j to place i of this group adds to the objective."""
@@ -130,9 +126,7 @@ class CosineMatcher:
         self.network, self._reference = network, reference
 
     def __call__(self, weights: Tensor) -> Matching:
-        return Matching(
-            assign_all(self.network, lambda aligned, name: self.similarity(weights, aligned, name))
-        )
+        return Matching(assign_all(self.network, partial(self.similarity, weights)))
 
     def similarity(self, weights: Tensor, aligned: Transformation, name: str) -> Tensor:
         """Return cosines [*parents, n, n] of incoming weights, whose inputs are aligned already.
@@ -144,16 +138,11 @@ class CosineMatcher:
         if not slots:
             units = self.network.units(name)
             return torch.zeros(*units, units[-1], dtype=torch.float64)
-        pairs = [
-            (slot.of(self._reference), aligned.apply_to_slot(slot, slot.of(weights)))
-            for slot in slots
-        ]
-        reference, ours = (
-            torch.cat(
-                [units_first(self.network, slot, pair[part].double(), name)
-                 for slot, pair in zip(slots, pairs, strict=True)], -1,
-            )
-            for part in (0, 1)
-        )  # fmt: skip
-        normalize = torch.nn.functional.normalize
-        return normalize(reference, dim=-1) @ normalize(ours, dim=-1).mT
+
+        def directions(tensors: list[Tensor]) -> Tensor:
+            pairs = zip(slots, tensors, strict=True)
+            rows = [units_first(self.network, slot, each.double(), name) for slot, each in pairs]
+            return torch.nn.functional.normalize(torch.cat(rows, -1), dim=-1)
+
+        ours = [aligned.apply_to_slot(slot, slot.of(weights)) for slot in slots]
+        return directions([slot.of(self._reference) for slot in slots]) @ directions(ours).mT

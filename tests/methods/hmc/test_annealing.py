@@ -2,8 +2,7 @@
 
 import math
 
-from utils.methods.hmc.adaptation import HMCSettings
-from utils.methods.hmc.annealing import NEGLIGIBLE, log_weights, negligible_chains
+from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings, log_weights, negligible_chains
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
-from utils.networks.mlp_passes import MLPPasses
+from utils.networks.mlp_gradients import MLPPasses
 from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 
@@ -140,7 +140,7 @@ def separable():
     return network, images, labels, {"fitted": trained.weights[0], "unfitted": start[0]}
 
 
-def path(separable, state, force, settings=None, num_steps=100):
+def path(separable, state, force, settings=ListSettings(), num_steps=100):  # noqa: B008
     network, images, labels, states = separable
     target = Potential(network, images, labels, force, settings)
     return leapfrog(target, states[state], normal(network.num_weights, seed=2), 5e-4, num_steps)

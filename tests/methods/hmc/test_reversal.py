@@ -5,11 +5,10 @@ import math
 from tests.methods.hmc.targets import PRECISION, Gaussian, Quartic, normal
 from utils.evaluation.diagnostics import energy_balance, ess_bulk
 from utils.methods.hmc import chains as chains_module
-from utils.methods.hmc import reversal
+from utils.methods.hmc import leapfrog as leapfrog_module
 from utils.methods.hmc.chains import transition
-from utils.methods.hmc.leapfrog import kinetic_energy, leapfrog
+from utils.methods.hmc.leapfrog import WayBack, kinetic_energy, leapfrog, way_back
 from utils.methods.hmc.mass import IDENTITY
-from utils.methods.hmc.reversal import WayBack, way_back
 
 import numpy as np
 import pytest
@@ -98,7 +97,7 @@ def test_energies_do_not_show_what_the_way_back_shows(monkeypatch):
     """From exact draws of N(0, 1) the mean of exp(−ΔH) is 1 within its error, and yet the chain's
     variance is far from 1."""
     monkeypatch.setattr(chains_module, "leapfrog", euler)
-    monkeypatch.setattr(reversal, "leapfrog", euler)
+    monkeypatch.setattr(leapfrog_module, "leapfrog", euler)
     target, state = Gaussian(torch.eye(1)), normal(1)
     states, changes = [], []
     for iteration, exact in enumerate(normal(4000, 1, seed=2)):

@@ -5,10 +5,8 @@ Modules, each importing only from those before it:
     neighbour_list   which training points a force looks at
     potential        the log joint, its gradient, and forces along a trajectory
     mass             the metric of momenta, and how it is learnt
-    leapfrog         trajectories
-    reversal         whether trajectories lead back to their start
-    adaptation       step sizes and lengths of trajectories
-    annealing        which annealed chains have ended where the posterior is not
+    leapfrog         trajectories, and whether they lead back to their start
+    adaptation       step sizes, lengths of trajectories, annealed chains
     chains           transitions, and several chains that make them
     anchored         starts that look like samples
     record           samples, trace, diagnostics and checkpoints on disk

@@ -23,16 +23,10 @@ BATCH_SIZE = 250
 
 
 def anchored_maps(
-    network: Network,
-    data: Dataset,
-    streams: list[torch.Generator],
-    seed: int,
-    epochs: int,
-    prior: Prior = STANDARD_NORMAL,
-    temperature: float = 1.0,
-    numbers: Sequence[int] | None = None,
+    network: Network, data: Dataset, streams: list[torch.Generator], seed: int, epochs: int,
+    prior: Prior = STANDARD_NORMAL, temperature: float = 1.0, numbers: Sequence[int] | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
 
     Train for `epochs` at each of the learning rates. The `numbers` name the random orders of data,

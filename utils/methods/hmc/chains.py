@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
-from utils.methods.hmc.leapfrog import DIVERGENT, leapfrog
+from utils.methods.hmc.leapfrog import DIVERGENT, WayBack, leapfrog, way_back
 from utils.methods.hmc.mass import IDENTITY, MassAdaptation, MassMatrix
-from utils.methods.hmc.reversal import WayBack, way_back
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
 
@@ -52,15 +51,10 @@ class Transition(NamedTuple):
 
 
 def transition(
-    target,
-    weights: Tensor,
-    step_size: float,
-    num_steps: int,
-    *stream,
-    on_step: Callable[[], None] = lambda: None,
-    mass: MassMatrix = IDENTITY,
+    target, weights: Tensor, step_size: float, num_steps: int, *stream,
+    on_step: Callable[[], None] = lambda: None, mass: MassMatrix = IDENTITY,
     reversal_every: int = 0,
-) -> tuple[Tensor, Transition]:
+) -> tuple[Tensor, Transition]:  # fmt: skip
     """Return the chain's next state and what happened; randomness comes from (seed, *names).
 
     One in `reversal_every` trajectories is followed back, and refused if it does not return.
@@ -128,14 +122,9 @@ def start_chains(weights: Tensor, settings: HMCSettings, mass: str = "identity")
 
 
 def advance(
-    target,
-    chains: Chains,
-    settings: HMCSettings,
-    seed: int,
-    ranks: Ranks = ALONE,
-    spread_chains: bool = False,
-    on_step: Callable[[], None] = lambda: None,
-) -> tuple[Chains, list[Transition]]:
+    target, chains: Chains, settings: HMCSettings, seed: int, ranks: Ranks = ALONE,
+    spread_chains: bool = False, on_step: Callable[[], None] = lambda: None,
+) -> tuple[Chains, list[Transition]]:  # fmt: skip
     """Move every active chain one transition further; call `on_step` before each leapfrog step.
 
     Several ranks either move the chains side by side, one each (`spread_chains`), or make each

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
-from utils.methods.hmc.adaptation import HMCSettings
-from utils.methods.hmc.annealing import NEGLIGIBLE
+from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE
 from utils.methods.hmc.potential import Potential
@@ -13,6 +13,11 @@ from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.runs.progress import progress_bar
 
 FEW_VIOLATIONS = 0.01  # per leapfrog step
+SHOWN = (  # beside the progress bar: label, name among the averages, format
+    ("accept", "accept_prob", ".2f"), ("ΔH", "delta_energy", "+.2f"), ("NLL", "nll", ".0f"),
+    ("images/step", "list_rows", ".0f"), ("acc_last", "sample_test_accuracy", ".4f"),
+    ("acc_avg", "test_accuracy", ".4f"),
+)  # fmt: skip
 
 
 class Monitor:
@@ -29,41 +34,25 @@ class Monitor:
 
     def add(self, chains: Chains, transitions: list[Transition]) -> None:
         """Record a transition of every chain, and show it."""
-        self._show(self._record.add(chains, transitions))
+        averages = self._record.add(chains, transitions)
+        shown = {
+            label: f"{averages[name]:{form}}" for label, name, form in SHOWN if name in averages
+        }
+        self._bar.set_postfix(shown, refresh=False)
         # Among the steps are those of other ranks, and those that a divergence has skipped.
         steps = self._record.counters["steps"]
         self._bar.update(steps - self._bar.n)
         if chains.iteration == self._schedule.num_burnin:  # step sizes are settled
             self._bar.total = steps + steps_left(chains, self._settings, self._schedule)
 
-    def _show(self, averages: dict) -> None:
-        texts = {
-            "accept": f"{averages['accept_prob']:.2f}",
-            "ΔH": f"{averages['delta_energy']:+.2f}",
-            "NLL": f"{averages['nll']:.0f}",
-            "images/step": f"{averages['list_rows']:.0f}",
-        }
-        for label, name in (("acc_last", "sample_test_accuracy"), ("acc_avg", "test_accuracy")):
-            if name in averages:
-                texts[label] = f"{averages[name]:.4f}"
-        self._bar.set_postfix(texts, refresh=False)
-
-
-class NoMonitor:
-    """Stands for a Monitor on ranks that record nothing."""
-
-    def step(self) -> None: ...
-
-    def add(self, chains: Chains, transitions: list[Transition]) -> None: ...
-
 
 @contextmanager
 def monitored(
     record: ChainRecord | None, chains: Chains, settings: HMCSettings, schedule: Schedule
-) -> Iterator[Monitor | NoMonitor]:
-    """Open the files of these chains and a progress bar."""
+) -> Iterator[Monitor | SimpleNamespace]:
+    """Open the files of these chains and a progress bar; ranks that record nothing have neither."""
     if record is None:
-        yield NoMonitor()
+        yield SimpleNamespace(step=lambda: None, add=lambda chains, transitions: None)
         return
     steps = record.counters["steps"]
     total = steps + steps_left(chains, settings, schedule)
@@ -95,9 +84,8 @@ def print_summary(
 def print_diagnostics(groups: dict) -> None:
     rows = {name: numbers for name, numbers in groups.items() if numbers}
     if rows:
-        print(
-            f"{'':20} largest R-hat   smallest ESS (bulk, tail, squares)   median bulk ESS per hour"
-        )
+        print(f"{'':20} largest R-hat   smallest ESS (bulk, tail, squares)   "
+              "median bulk ESS per hour")  # fmt: skip
     for name, numbers in rows.items():
         print(
             f"{name:20} {numbers['largest_rhat']:13.3f}   {numbers['smallest_ess_bulk']:17.0f} "

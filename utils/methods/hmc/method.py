@@ -1,7 +1,7 @@
 """HMC's settings, and the run of all its chains, by one process or several."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
@@ -11,13 +11,7 @@ from utils.methods.hmc.mass import MASSES, check_size
 from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.methods.method import (
-    Method,
-    Problem,
-    images_used,
-    problem_of,
-    refuse_batch_norm,
-)
+from utils.methods.method import Method, Problem, images_used, problem_of, refuse_batch_norm
 from utils.methods.settings import PriorConfig
 from utils.networks.registry import network_and_data
 from utils.report.figures import BLUE, Look
@@ -136,10 +130,8 @@ class HMCConfig(PriorConfig):
                 "--num_steps, a shorter --trajectory_length or a larger --step_size."
             )
         return HMCSettings(
-            self.step_size, self.num_burnin, self.num_steps, self.trajectory_length, self.jitter,
-            self.grow_trajectories, self.adapt_step_size, self.target_acceptance,
-            self.max_steps, self.reversal_every, self.anneal_from,
-        )  # fmt: skip
+            **{field.name: getattr(self, field.name) for field in fields(HMCSettings)}
+        )
 
 
 def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | None) -> None:
@@ -150,18 +142,6 @@ def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | Non
         record = ChainRecord(run, problem, schedule, config.seed, config.checkpoint_seconds)
     potential = build_potential(config, problem, ranks)
     chains = resume_or_start(config, problem, settings, ranks, record)
-    sample(config, potential, chains, ranks, record)
-    if ranks.first:
-        print_summary(record.finish(settings), settings, schedule, potential)
-        print(f"Saved in {run.directory}")
-
-
-def sample(
-    config: HMCConfig, potential: Potential, chains: Chains, ranks: Ranks,
-    record: ChainRecord | None,
-) -> None:  # fmt: skip
-    """Make all transitions of all chains."""
-    settings, schedule = config.hmc_settings(), config.schedule()
     with monitored(record, chains, settings, schedule) as monitor:
         while chains.iteration < schedule.num_iterations:
             with threads_for(potential.flops):
@@ -170,6 +150,9 @@ def sample(
                     spread_chains=config.parallel == "chains", on_step=monitor.step,
                 )  # fmt: skip
             monitor.add(chains, transitions)
+    if ranks.first:
+        print_summary(record.finish(settings), settings, schedule, potential)
+        print(f"Saved in {run.directory}")
 
 
 def check_sharing(config: HMCConfig, ranks: Ranks) -> None:
@@ -209,10 +192,10 @@ def share_number(ranks: Ranks, number: float) -> float:
 
 def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
     """Let all ranks multiply with the kernel that the first one's run was begun with."""
-    names = list(CANDIDATES)
+    names, chosen = list(CANDIDATES), 0
     if ranks.first:
         run.select_matmul()
-    chosen = names.index(run.meta["matmul"]) if ranks.first else 0
+        chosen = names.index(run.meta["matmul"])
     choose_matmul(device, names[int(share_number(ranks, chosen))])
 
 

@@ -20,7 +20,7 @@ active forces depend on the position alone, so that only rounding breaks reversi
 by chaos along long trajectories. A listed force also depends on the path. While no point is
 overlooked, what it skips is of the size of rounding. A point that comes near while skipped (a
 *violation*, counted in the trace with the lowest margin) pulls on one of the two ways only.
-`reversal` measures how far ways back miss, with any of these forces.
+`leapfrog` measures how far ways back miss, with any of these forces.
 
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """
@@ -48,7 +48,6 @@ NEGLIGIBLE_ERROR = 1e-8
 # Selected rows are filled up to a multiple of this: matmul libraries compile and keep a kernel for
 # every shape they meet, and lists would bring a new shape in every step.
 ROW_MULTIPLE = 64
-NO_MARGIN = 1e300  # stands for infinity in sums over ranks
 CURVATURE_IMAGES = 200  # from which the curvature at one state is estimated
 
 
@@ -65,23 +64,16 @@ class Potential:
     """
 
     def __init__(
-        self,
-        network: Network,
-        images: Tensor,
-        labels: Tensor,
-        force: str = "auto",
-        list_settings: ListSettings | None = None,
-        ranks: Ranks = ALONE,
-        prior: Prior = STANDARD_NORMAL,
-        temperature: float = 1.0,
-    ):
+        self, network: Network, images: Tensor, labels: Tensor, force: str = "auto",
+        list_settings: ListSettings = ListSettings(),  # noqa: B008 (it is a tuple)
+        ranks: Ranks = ALONE, prior: Prior = STANDARD_NORMAL, temperature: float = 1.0,
+    ):  # fmt: skip
         self._network, self._images, self._labels = network, images, labels
-        self.ranks, self.prior = ranks, prior
-        self.temperature = temperature
+        self.ranks, self.prior, self.temperature = ranks, prior, temperature
         self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
         if force == "auto":
             force = "listed" if self.num_points > LISTED_FROM else "dense"
-        self.method, self.list_settings = force, list_settings or ListSettings()
+        self.method, self.list_settings = force, list_settings
         self._passes = network.data_passes(images)
         self.flops = self._passes.flops  # of the largest product of a full pass
         self._whole = network.whole_gradient(images, labels) if force == "dense" else None
@@ -217,10 +209,9 @@ class Force:
         points, ranks = self._neighbours, self._potential.ranks
         violations, margin = (points.violations, points.lowest_margin) if points else (0, math.inf)
         total = torch.tensor([self.num_rows, violations, *[0.0] * ranks.size], dtype=torch.float64)
-        total[2 + ranks.number] = min(margin, NO_MARGIN)
+        total[2 + ranks.number] = margin
         rows, violations, *margins = ranks.sum(total).tolist()
-        lowest = min(margins) if min(margins) < NO_MARGIN else math.inf
-        return rows / max(self.num_calls, 1), int(violations), lowest
+        return rows / max(self.num_calls, 1), int(violations), min(margins)
 
 
 def true_margins(logits: Tensor, labels: Tensor) -> Tensor:

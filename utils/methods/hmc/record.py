@@ -16,8 +16,12 @@ from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
-from utils.methods.hmc.annealing import log_weights, negligible_chains
+from utils.methods.hmc.adaptation import (
+    HMCSettings,
+    StepSizeAdaptation,
+    log_weights,
+    negligible_chains,
+)
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
 from utils.methods.method import Problem, valid_scores
@@ -37,24 +41,27 @@ INTERIM_DIAGNOSES = 10  # while the chains run
 SECONDS_BETWEEN_DIAGNOSES = 60  # at least: drawing the figure takes one or two
 RECORD_BYTES = 700  # of a transition, in trace.jsonl and metrics.jsonl
 AVERAGED = ("accept_prob", "delta_energy", "nll", "step_size", "list_rows", "divergent")
-COUNTERS = {
-    "trace_bytes": 0, "steps": 0, "seconds": 0.0, "accept_prob": 0.0, "violations": 0,
-    "divergences": 0, "followed_back": 0, "not_returned": 0, "steps_back": 0,
-    "sampling_steps": 0, "images": 0.0,
-}  # fmt: skip
-
-
+# What is added up over transitions: over all of them, and over those after burn-in.
+COUNTED = {"steps": lambda t: t.num_steps, "violations": lambda t: t.violations}
+COUNTED_AFTER_BURNIN = {
+    "accept_prob": lambda t: t.accept_prob,
+    "divergences": lambda t: t.divergent,
+    "sampling_steps": lambda t: t.num_steps,
+    "images": lambda t: t.list_rows * t.num_steps,
+    "followed_back": lambda t: t.followed_back,
+    "not_returned": lambda t: not t.returned,
+    "steps_back": lambda t: t.num_steps * t.followed_back,
+}
+COUNTERS = dict.fromkeys(("trace_bytes", "seconds", *COUNTED, *COUNTED_AFTER_BURNIN), 0)
 CHAIN_ARRAYS = ("samples.npy", "quantities.npy")  # [chains · samples, …]
-MASS_ARRAYS = ("factor", "curvature")
 
 
 def mass_arrays(masses: tuple[MassAdaptation, ...]) -> dict[str, Tensor]:
     """Return what a checkpoint holds of masses, by name [chains, …]."""
     if not masses:
         return {}
-    each = [(mass.mass.factor, mass.curvature) for mass in masses]
-    parts = zip(MASS_ARRAYS, zip(*each, strict=True), strict=True)
-    return {f"mass_{name}": torch.stack(part) for name, part in parts}
+    factors, curvatures = zip(*((each.mass.factor, each.curvature) for each in masses), strict=True)
+    return {"mass_factor": torch.stack(factors), "mass_curvature": torch.stack(curvatures)}
 
 
 def make_room(path: Path, chains_before: int, rows: int, num_chains: int) -> bool:
@@ -72,14 +79,12 @@ def make_room(path: Path, chains_before: int, rows: int, num_chains: int) -> boo
         return num_chains > chains_before
 
     def write(file) -> None:
-        shape = (num_chains, rows // num_chains, width)
-        header = {"descr": before.dtype.str, "fortran_order": False, "shape": (rows, shape[2])}
+        header = {"descr": before.dtype.str, "fortran_order": False, "shape": (rows, width)}
         np.lib.format.write_array_header_1_0(file, header)
-        for chain in np.split(before, chains_before):
+        chains = np.split(before, chains_before)
+        for chain in [*chains, *[before[:0]] * (num_chains - chains_before)]:
             file.write(chain.tobytes())
-            file.write(bytes((shape[1] - len(chain)) * shape[2] * before.dtype.itemsize))
-        for _ in range(num_chains - chains_before):
-            file.write(bytes(shape[1] * shape[2] * before.dtype.itemsize))
+            file.write(bytes((rows // num_chains - len(chain)) * width * before.dtype.itemsize))
 
     write_atomically(path, write)
     return True
@@ -125,7 +130,11 @@ class ChainRecord:
         self._checkpoint_seconds = checkpoint_seconds
         self._quantities = Quantities(network, data.test_labels, seed)
         shape = (len(data.test_labels), network.num_classes)
-        self._check_extendable()
+        if run.finished_config and not run.path("checkpoint.npz").exists():
+            raise UserError(
+                f"{run.directory} was finished by an earlier version, which kept no checkpoint to "
+                "extend it from: give another --run_name."
+            )
         begun = self._begun = self._count_begun()
         saved = run.load_checkpoint(
             weights=(begun, network.num_weights), probability_sums=(begun, *shape),
@@ -136,10 +145,7 @@ class ChainRecord:
         if saved:
             self._restore(*saved)
         self._probability_sums = self._probability_sums.to(run.device)
-        check_space(
-            run.directory, 4 * self._checkpoint_bytes(), self._disk_bytes(),
-            self._disk_bytes_there(),
-        )  # fmt: skip
+        self._check_space()
 
     def _restore(self, counters: dict, arrays: dict[str, Tensor]) -> None:
         self.counters |= {name: counters[name] for name in COUNTERS if name in counters}
@@ -147,20 +153,11 @@ class ChainRecord:
         self._probability_sums[: len(sums)] = sums.cpu()
         adaptations = tuple(StepSizeAdaptation(*row) for row in arrays["adaptations"].tolist())
         counts = counters.get("mass_counts", [])
-        parts = [arrays[f"mass_{name}"] for name in MASS_ARRAYS] if counts else []
         masses = tuple(
-            MassAdaptation(MassMatrix(factor), count, curvature)
-            for count, factor, curvature in zip(counts, *parts, strict=bool(counts))
+            MassAdaptation(MassMatrix(arrays["mass_factor"][k]), count, arrays["mass_curvature"][k])
+            for k, count in enumerate(counts)
         )
         self.chains = Chains(arrays["weights"], adaptations, tuple(counters["iterations"]), masses)
-
-    def _check_extendable(self) -> None:
-        """Refuse to extend a run that an earlier version has finished."""
-        if self.run.finished_config and not self.run.path("checkpoint.npz").exists():
-            raise UserError(
-                f"{self.run.directory} was finished by an earlier version, which kept no "
-                "checkpoint to extend it from: give another --run_name."
-            )
 
     def _count_begun(self) -> int:
         """Return how many chains the checkpoint has."""
@@ -178,19 +175,17 @@ class ChainRecord:
         weights = (4 * size + entries) * self._schedule.num_chains
         return weights + self._probability_sums.nbytes
 
-    def _disk_bytes(self) -> int:
-        """Return what the whole run needs: a checkpoint is replaced by one that is complete."""
-        schedule = self._schedule
+    def _check_space(self) -> None:
+        """Check what the whole run needs: a checkpoint is replaced by one that is complete."""
+        schedule, checkpoint = self._schedule, self._checkpoint_bytes()
         row_bytes = 4 * self._network.num_weights + 8 * len(self._quantities.names)
         samples = schedule.num_chains * schedule.num_samples * row_bytes
         records = schedule.num_chains * schedule.num_iterations * RECORD_BYTES
-        return samples + records + 2 * self._checkpoint_bytes()
-
-    def _disk_bytes_there(self) -> int:
-        """Return how much of that an earlier session has left."""
-        names = "samples.npy", "quantities.npy", "trace.jsonl", "metrics.jsonl", "checkpoint.npz"
+        names = *CHAIN_ARRAYS, "trace.jsonl", "metrics.jsonl", "checkpoint.npz"
         paths = [self.run.path(name) for name in names]
-        return sum(path.stat().st_size for path in paths if path.exists())
+        written = sum(path.stat().st_size for path in paths if path.exists())
+        disk = samples + records + 2 * checkpoint
+        check_space(self.run.directory, 4 * checkpoint, disk, written)
 
     # -- while chains run
 
@@ -280,24 +275,16 @@ class ChainRecord:
                 self._probability_sums[k] += probabilities
         scores = {"sample_test_accuracy": sum(accuracies) / len(accuracies)}
         if number is not None:
-            scores["test_accuracy"] = accuracy(
-                self._probability_sums.sum(0), self._data.test_labels
-            )
+            total = self._probability_sums.sum(0)
+            scores["test_accuracy"] = accuracy(total, self._data.test_labels)
         return scores
 
     def _count(self, transitions: list[Transition], burnin: bool) -> None:
-        counters, now = self.counters, time.monotonic()
-        counters["steps"] += sum(t.num_steps for t in transitions)
-        counters["violations"] += sum(t.violations for t in transitions)
+        now = time.monotonic()
         if not burnin:
-            counters["seconds"] += now - self._counted
-            counters["accept_prob"] += sum(t.accept_prob for t in transitions)
-            counters["divergences"] += sum(t.divergent for t in transitions)
-            counters["sampling_steps"] += sum(t.num_steps for t in transitions)
-            counters["images"] += sum(t.list_rows * t.num_steps for t in transitions)
-            counters["followed_back"] += sum(t.followed_back for t in transitions)
-            counters["not_returned"] += sum(not t.returned for t in transitions)
-            counters["steps_back"] += sum(t.num_steps * t.followed_back for t in transitions)
+            self.counters["seconds"] += now - self._counted
+        for name, of in (COUNTED if burnin else COUNTED | COUNTED_AFTER_BURNIN).items():
+            self.counters[name] += sum(map(of, transitions))
         self._counted = now
 
     def _checkpoint(self) -> None:
@@ -318,13 +305,9 @@ class ChainRecord:
 
     def _save_layout(self, **more) -> None:
         """Say how samples.npy is filled, for those who read it while chains still run."""
-        schedule = self._schedule
-        layout = {
-            "num_chains": schedule.num_chains,
-            "samples_per_chain": schedule.num_samples,
-            "stored_per_chain": schedule.stored(self.chains.iteration),
-            **more,
-        }
+        chains, samples = self._schedule.num_chains, self._schedule.num_samples
+        stored = {"stored_per_chain": self._schedule.stored(self.chains.iteration)}
+        layout = {"num_chains": chains, "samples_per_chain": samples} | stored | more
         self.run.save_json("chains.json", layout)
 
     # -- diagnoses and the end
@@ -359,13 +342,6 @@ class ChainRecord:
         )
         return diagnostics["groups"]
 
-    def _predict(self, images: Tensor) -> Tensor:
-        """Return the average prediction of the samples on the disk."""
-        samples = (
-            weights.to(images.device) for weights in open_samples(self.run.directory, fewest=1)
-        )
-        return mean_probabilities(self._network, samples, images)
-
     def _leave_out(self, settings: HMCSettings) -> list[int]:
         """Return annealed chains in regions that hold nothing, and note them for readers."""
         if not settings.hot_transitions:
@@ -389,17 +365,17 @@ class ChainRecord:
             "accept_prob": counters["accept_prob"] / (schedule.num_chains * schedule.num_sampling),
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
-            "violations": counters["violations"],
-            "divergences": counters["divergences"],
+            **{name: counters[name] for name in ("violations", "divergences")},
             "images_per_step": counters["images"] / max(1, counters["sampling_steps"]),
-            "followed_back": counters["followed_back"],
-            "not_returned": counters["not_returned"],
-            "steps_back": counters["steps_back"],
+            **{name: counters[name] for name in ("followed_back", "not_returned", "steps_back")},
             "left_out": left_out,
             "diagnostics": self._diagnose(self.chains.iteration, left_out),
         }
         if self._data.valid_labels is not None:
-            summary |= valid_scores(self._predict(self._data.valid_images), self._data)
+            images, samples = self._data.valid_images, open_samples(self.run.directory, fewest=1)
+            samples = (weights.to(images.device) for weights in samples)
+            average = mean_probabilities(self._network, samples, images)
+            summary |= valid_scores(average, self._data)
         function = summary["diagnostics"].get("test_log_likelihood") or {}
         summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
         self.run.finish(summary, keep_checkpoint=True)  # to extend the chains from

@@ -1,17 +1,42 @@
-"""Snapshot ensembles: the networks at the ends of cycles of one training (Huang et al. 2017).
+"""SGLD, SGHMC and snapshot ensembles: three settings of the steps of `utils.methods.langevin`.
 
-SGD with momentum starts each cycle at the full learning rate, which then falls to 0 as a cosine,
-step by step. The network at the end of every cycle is a snapshot. These are the cycles of
-`utils.methods.langevin` without noise. Snapshots of one training are not independent: several modes
-are several trainings.
+SGLD (Welling and Teh 2011) has no momentum, SGHMC (Chen et al. 2014) has one. How exact they are is
+described there.
+
+A snapshot ensemble is the networks at the ends of cycles of one training (Huang et al. 2017). SGD
+with momentum starts each cycle at the full learning rate, which then falls to 0 as a cosine, step
+by step. These are the same cycles without noise. Snapshots of one training are not independent:
+several modes are several trainings.
 """
 
 from dataclasses import dataclass
 
-from utils.methods.langevin import Langevin, check_cycles, cosine_rate
+from utils.methods.langevin import Langevin, LangevinConfig, check_cycles, cosine_rate
 from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
-from utils.report.figures import GOLD, Look
+from utils.report.figures import GOLD, SKY, Look
 from utils.runs.config import option
+
+
+class SGLD(Langevin):
+    name, kind, title = "sgld", "SGLD", "SGLD"
+    look = Look(SKY, "-.", "v")
+    Config = LangevinConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGHMCConfig(LangevinConfig):
+    learning_rate: float = option(
+        0.02, "step size: h times the number of images, as SGD's", above=0
+    )
+    momentum: float = option(
+        0.9, "share of the velocity that a step keeps; the rest is friction", minimum=0, below=1
+    )
+
+
+class SGHMC(Langevin):
+    name, kind, title = "sghmc", "SGHMC", "SGHMC"
+    look = Look(SKY, "--", "^")
+    Config = SGHMCConfig
 
 
 @dataclass(frozen=True, kw_only=True)
