@@ -1,6 +1,7 @@
 """The figures on the quality and diversity of posteriors, each drawn from a run's result file."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
@@ -94,6 +95,16 @@ MEASURED = {
 AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "AUPR in"}
 
 
+REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
+
+
+def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Return a marker and a color for each posterior; no two are alike."""
+    others = [name for name in names if name not in REFERENCE_MARKERS]
+    looks = {name: (marker, GREY) for name, marker in REFERENCE_MARKERS.items() if name in names}
+    return looks | dict(zip(others, product("os^Dv", COLORS), strict=False))
+
+
 def _rows(source: Path, chosen=lambda row: True) -> tuple[list[dict], list[str]]:
     """Return the rows of table.json, or some of them, and the names of their posteriors."""
     rows = [row for row in json.loads(Path(source).read_text()) if chosen(row)]
@@ -125,13 +136,26 @@ def posterior_quality(source: Path) -> Figure:
         axis.set(xlabel=title, ylim=(len(names) - 0.5, -0.5), ylabel="posterior")
         axis.set_yticks(range(len(names)), names)
         axis.xaxis.set_major_locator(MaxNLocator(3))
+    _explain_modes(drawn, rows)
+    return drawn
+
+
+def _explain_modes(drawn: Figure, rows: list[dict]) -> None:
     handles = [
         Line2D([], [], marker="o", markersize=4, linestyle="", color=color, mfc=face, label=label)
         for kind, (label, color, face, _) in MODES.items()
         if kind in {row["modes"] for row in rows}
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    return drawn
+
+
+def _small_panels(count: int) -> tuple[Figure, list]:
+    """Return a figure with so many small panels, at most four in a row."""
+    columns = min(4, count)
+    drawn, axes = panels(-(-count // columns), columns, width=2.4, height=2.0)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return drawn, list(axes.flat[:count])
 
 
 @figure(
@@ -144,25 +168,27 @@ def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
     found = json.loads(Path(source).with_name("correlations.json").read_text())["rows"]
     rows, names = _rows(source, lambda row: row["distances"].get("networks"))
+    looks = _looks(names)
     known = rows[0]["distances"]["networks"]
     measures = {key: each for key, each in MEASURED.items() if key in known}
     drawn, axes = panels(len(measures), len(AGAINST), width=2.7, height=2.4)
     for line, (measure, distance) in zip(axes, measures.items(), strict=True):
         for axis, (score, label) in zip(line, AGAINST.items(), strict=True):
             for row in rows:
-                color = COLORS[names.index(row["name"]) % len(COLORS)]
-                style = {"marker": "x"} if row["name"] in ("networks", "hmc") else {
-                    "marker": "o", "facecolors": "none" if row["modes"] == "one" else color,
-                }  # fmt: skip
-                value = row["distances"]["networks"][measure]["value"]
-                axis.scatter(value, row["scores"][score], s=20, color=color, **style)
+                marker, color = looks[row["name"]]
+                hollow = row["modes"] == "one" and marker not in REFERENCE_MARKERS.values()
+                axis.plot(
+                    row["distances"]["networks"][measure]["value"], row["scores"][score],
+                    linestyle="", marker=marker, markersize=4.5, color=color,
+                    mfc="none" if hollow else color,
+                )  # fmt: skip
             axis.set(xlabel=distance, ylabel=label)
             axis.xaxis.set_major_locator(MaxNLocator(4))
             if (cell := found.get(f"{measure}/{score}")) and cell["low"] is not None:
                 axis.set_title(f"ρ = {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})")
     handles = [
-        Line2D([], [], marker="o", linestyle="", color=COLORS[k % len(COLORS)], label=name)
-        for k, name in enumerate(names)
+        Line2D([], [], linestyle="", marker=marker, color=color, label=name)
+        for name, (marker, color) in looks.items()
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(names)))
     return drawn
@@ -171,29 +197,28 @@ def quality_and_scores(source: Path) -> Figure:
 @figure(
     "symmetry_table", "table.json", "Reliability diagrams",
     caption="Accuracy minus confidence by confidence, in 15 bins of equal width: below 0 a "
-    "posterior is overconfident. Left with one mode (points of all modes together), right with "
-    "several. Bins with fewer than 10 images are left out.",
+    "posterior is overconfident. With one mode, points of all modes are taken together. Bins with "
+    "fewer than 10 images are left out.",
 )  # fmt: skip
 def reliability_diagrams(source: Path) -> Figure:
-    """Draw the gaps of all rows."""
+    """Draw the gaps of all rows, each posterior in a panel of its own."""
     rows, names = _rows(source)
-    drawn, (axes,) = panels(1, 2, width=3.6, height=3.1)
-    for axis, modes in zip(axes, ("one", "multi"), strict=True):
-        for row in (row for row in rows if row["modes"] == modes):
-            diagram = {key: np.array(each) for key, each in row["reliability"].items()}
-            used = diagram["sizes"] >= 10
-            gap = (diagram["accuracy"] - diagram["confidence"])[used]
-            number = names.index(row["name"])
-            axis.plot(
-                diagram["confidence"][used], gap, marker=".", linewidth=1, label=row["name"],
-                color=COLORS[number % len(COLORS)], linestyle=("-", "--", ":", "-.")[number % 4],
-            )  # fmt: skip
+    drawn, axes = _small_panels(len(names))
+    for row in rows:
+        _, color, face, _ = MODES[row["modes"]]
+        diagram = {key: np.array(each) for key, each in row["reliability"].items()}
+        used = diagram["sizes"] >= 10
+        gap = (diagram["accuracy"] - diagram["confidence"])[used]
+        axes[names.index(row["name"])].plot(
+            diagram["confidence"][used], gap, marker="o", markersize=3, linewidth=1, color=color,
+            mfc=face,
+        )  # fmt: skip
+    largest = max(abs(limit) for axis in axes for limit in axis.get_ylim())
+    for name, axis in zip(names, axes, strict=True):
         axis.axhline(0, color=GREY, linewidth=0.8)
-        axis.set(xlabel="confidence", ylabel="accuracy − confidence", xlim=(0, 1))
-        axis.set(title=MODES[modes][0])
-    lines = [line for axis in axes for line in axis.get_lines()]
-    labels = {line.get_label(): line for line in lines if line.get_label() in names}
-    drawn.legend(labels.values(), labels, loc="outside lower center", ncols=min(4, len(labels)))
+        axis.set(xlabel="confidence", ylabel="accuracy − confidence", title=name)
+        axis.set(xlim=(0, 1), ylim=(-largest, largest))
+    _explain_modes(drawn, rows)
     return drawn
 
 
@@ -205,18 +230,14 @@ def reliability_diagrams(source: Path) -> Figure:
 def confidence(source: Path) -> Figure:
     """Draw a histogram of confidence for each row."""
     rows, _ = _rows(source)
-    columns = min(4, len(rows))
-    lines = -(-len(rows) // columns)
-    drawn, axes = panels(lines, columns, width=2.4, height=2.0)
-    for axis, row in zip(axes.flat, rows, strict=False):
+    drawn, axes = _small_panels(len(rows))
+    for axis, row in zip(axes, rows, strict=True):
         for side, color, style in (("inside", BLUE, "-"), ("outside", ORANGE, "--")):
             shares = np.array(row["confidence"][side])
             edges = np.linspace(0, 1, len(shares) + 1)
             axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
         axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
         axis.set_title(f"{row['name']},\n{row['num_modes']} mode{'s'[: row['num_modes'] - 1]}")
-    for axis in axes.flat[len(rows) :]:
-        axis.remove()
     handles = [
         Line2D([], [], color=BLUE, label="test images"),
         Line2D([], [], color=ORANGE, linestyle="--", label="images from elsewhere"),
