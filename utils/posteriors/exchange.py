@@ -86,7 +86,7 @@ def networks_in(file: TensorFile, source: str) -> Iterator[NamedNetwork]:
 
 
 def read_tar(path: Path) -> Iterator[NamedNetwork]:
-    """Yield the networks of a tar, compressed or not, which is read once from front to back."""
+    """Yield the networks of a tar, compressed or not."""
     count = 0
     try:
         with _uncompressed(path) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
@@ -97,12 +97,9 @@ def read_tar(path: Path) -> Iterator[NamedNetwork]:
                     for network in networks_in(TensorFile(content, source), source):
                         yield network
                         count += 1
-            while file.read(2**20):  # up to the checksum at the end
-                pass
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UserError(
-            f"Cannot read {path} to its end ({reason(error)}), after {count} networks: "
-            "download or copy it again."
+            f"Cannot read {path} to its end ({reason(error)}): download or copy it again."
         ) from None
     if not count:
         raise UserError(f"{path} has no safetensors files in it.")
@@ -110,11 +107,19 @@ def read_tar(path: Path) -> Iterator[NamedNetwork]:
 
 
 def _uncompressed(path: Path) -> BinaryIO:
-    """Open a tar; gzip's checksum is verified, which tarfile does not do."""
+    """Open a tar. A compressed one is read up to its checksum first: damage would else look like a
+    network that is not finite.
+    """
     file = open(path, "rb")  # noqa: SIM115 (its reader closes it)
     is_gzip = file.read(2) == GZIP_MAGIC
     file.seek(0)
-    return gzip.GzipFile(fileobj=file) if is_gzip else file
+    if not is_gzip:
+        return file
+    file = gzip.GzipFile(fileobj=file)
+    while file.read(2**20):
+        pass
+    file.seek(0)
+    return file
 
 
 def check_count(path: Path, count: int) -> None:
