@@ -77,8 +77,8 @@ def representation_cost(source: Path) -> Figure:
     "the initial difference between incoming and outgoing mass of hidden units, relative to the "
     "same training without weight decay, and exp(−2x); biases count, as they decay, too. Middle: "
     "the excess over the minimum mass, without biases, as in the paper; all cells begin at 0, and "
-    "those without weight decay go to the left, where x stays 0. Right: mass (solid) and minimum mass (dashed) during training. A row for each "
-    "network.",
+    "those without weight decay go to the left, where x stays 0. Right: mass (solid) and minimum "
+    "mass (dashed) during training. A row for each network.",
 )
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""

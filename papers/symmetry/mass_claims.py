@@ -9,6 +9,7 @@ from papers.symmetry.cells import converged, pairs, remark
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
+from utils.runs.wording import plural
 
 FEWEST = 20  # networks, as symmetry_mass.py looks for clusters in
 
@@ -82,7 +83,7 @@ def clusters_match(results: Results) -> Finding:
     ]
     listed = "; ".join(
         f"{ours['mass']:.0f} → {ours['minimum']:.0f} ({theirs[0]} → {theirs[1]}), excess "
-        f"{100 * ours['excess']:.0f} %, {ours['networks']} networks"
+        f"{100 * ours['excess']:.0f} %, {plural(ours['networks'], 'network')}"
         for ours, theirs in pairs
     )
     return Finding(
@@ -111,9 +112,9 @@ def excess_matches(results: Results) -> Finding:
     maxima = " and ".join(f"{100 * mode:.1f}" for mode in modes)
     return Finding(
         (FAILS, PARTLY, HOLDS)[in_range + near],
-        f"{summary['networks']} networks: {100 * quantiles[0]:.1f} to {100 * quantiles[-1]:.1f} %, "
-        f"90 % of them from {100 * quantiles[1]:.1f} to {100 * quantiles[-2]:.1f} %; maxima of the "
-        f"density at {maxima} %.",
+        f"{plural(summary['networks'], 'network')}: {100 * quantiles[0]:.1f} to "
+        f"{100 * quantiles[-1]:.1f} %, 90 % of them from {100 * quantiles[1]:.1f} to "
+        f"{100 * quantiles[-2]:.1f} %; maxima of the density at {maxima} %.",
     )
 
 

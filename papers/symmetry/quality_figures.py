@@ -5,6 +5,7 @@ from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
+from utils.runs.wording import plural
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -225,7 +226,7 @@ def confidence(source: Path) -> Figure:
             edges = np.linspace(0, 1, len(shares) + 1)
             axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
         axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
-        axis.set_title(f"{row['name']},\n{row['num_modes']} mode{'s'[: row['num_modes'] - 1]}")
+        axis.set_title(f"{row['name']},\n{plural(row['num_modes'], 'mode')}")
     for axis in axes.flat[len(rows) :]:
         axis.remove()
     handles = [

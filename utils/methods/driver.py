@@ -35,6 +35,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
 from utils.runs.together import joined_run, shares_its_run
+from utils.runs.wording import plural
 
 
 def run_method(method: Method, config) -> None:
@@ -53,7 +54,8 @@ def run_method(method: Method, config) -> None:
     if together:
         missing = train_together(method, config)
         if missing:
-            print(f"Other processes make the last {missing} groups; one of them finishes the run.")
+            last = plural(missing, "group")
+            print(f"Other processes make the last {last}; one of them finishes the run.")
             return
         lock = lock_when_free(run_directory(config, method.kind))
     else:

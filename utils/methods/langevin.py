@@ -40,6 +40,7 @@ from utils.posteriors.samples import Points
 from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -68,8 +69,9 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
         check_cycles(self.num_epochs, self.num_cycles)
         if not self.num_cycles and self.num_burnin >= self.num_epochs:
             raise UserError(
-                f"A burn-in of {self.num_burnin} epochs leaves none of {self.num_epochs} to "
-                "collect samples in: give more --num_epochs, or a shorter --num_burnin."
+                f"A burn-in of {plural(self.num_burnin, 'epoch')} leaves none of "
+                f"{self.num_epochs} to collect samples in: give more --num_epochs, or a shorter "
+                "--num_burnin."
             )
 
     @property
@@ -100,8 +102,8 @@ def cosine_rate(largest: float, place: float) -> float:
 def check_cycles(num_epochs: int, num_cycles: int) -> None:
     if num_epochs % max(num_cycles, 1):
         raise UserError(
-            f"{num_epochs} epochs cannot be shared equally by {num_cycles} cycles: give a "
-            "--num_epochs that is a multiple of --num_cycles."
+            f"{plural(num_epochs, 'epoch')} cannot be shared equally by {num_cycles} cycles: give "
+            "a --num_epochs that is a multiple of --num_cycles."
         )
 
 

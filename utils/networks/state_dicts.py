@@ -286,7 +286,7 @@ def _strange_numbers(key: str, tensor: Tensor) -> str | None:
         return f"{key} is of {tensor.dtype}: weights must be floating-point numbers; convert it."
     strange = int((~tensor.double().isfinite()).sum())
     if strange:
-        return f"{key} has {strange} entries that are NaN or infinite: leave this network out."
+        return f"{key} has entries that are NaN or infinite ({strange}): leave this network out."
     return None
 
 

@@ -34,6 +34,7 @@ from utils.posteriors.named_samples import (
 from utils.posteriors.samples import Points, save_kind
 from utils.runs.errors import UserError, reason
 from utils.runs.files import write_atomically
+from utils.runs.wording import plural
 
 import numpy as np
 import torch
@@ -128,8 +129,8 @@ def check_count(path: Path, count: int) -> None:
     expected = int(numbers[2]) - int(numbers[1]) + 1 if numbers else count
     if count != expected:
         raise UserError(
-            f"{path} has {count} networks, but {expected} by its name: download or copy it again, "
-            "or rename it if that is right."
+            f"{path} has {plural(count, 'network')}, but {expected} by its name: download or "
+            "copy it again, or rename it if that is right."
         )
 
 
