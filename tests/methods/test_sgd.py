@@ -211,7 +211,7 @@ def test_a_shared_run_is_finished_when_all_groups_are_ready(
     with claimed(directory / "mode-001"):
         done = script("train", *LONG)
     assert done.returncode == 0, done.stderr
-    assert "Other processes make the last 1 groups" in done.stdout
+    assert "Other processes make the last 1 group;" in done.stdout
     assert len(weights_in(directory)) == 2
     assert not (directory / "DONE").exists()
     done = script("train", *LONG)
