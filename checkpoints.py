@@ -47,6 +47,7 @@ from utils.runs.files import read_mapping
 from utils.runs.lookup import PastRun
 from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -159,7 +160,7 @@ def export(options: argparse.Namespace) -> None:
                 )
             (folder / "README.md").write_text(card(describe(folder, name, run, options)))
             contents = "README.md is their card"
-    print(f"Wrote {len(posterior)} networks to {place}: {contents}.")
+    print(f"Wrote {plural(len(posterior), 'network')} to {place}: {contents}.")
 
 
 def check_name(name: str) -> None:
@@ -292,7 +293,7 @@ def import_all(options: argparse.Namespace) -> None:
         imported = import_networks(networks, folder, network, options.activation)
     precision = str(imported.dtype).removeprefix("torch.")
     print(
-        f"Imported {imported.count} networks, {imported.network}, in {precision} into "
+        f"Imported {plural(imported.count, 'network')}, {imported.network}, in {precision} into "
         f"{options.out_dir}"
     )
 

@@ -40,6 +40,7 @@ from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
+from utils.runs.wording import plural
 
 import yaml
 
@@ -166,8 +167,8 @@ def run_points(sweep: Sweep, points: list[Point], directory: Path, at_a_time: in
     environment = threads_for_each(at_a_time) | sweep.environment | {"PYTHONUNBUFFERED": "1"}
     done, failed = len(points) - len(waiting), []
     print(
-        f"{len(points)} runs of {sweep.program}, {done} of them finished already; {at_a_time} at a "
-        f"time. Their output is in {directory}."
+        f"{plural(len(points), 'run')} of {sweep.program}, {done} of them finished already; "
+        f"{at_a_time} at a time. Their output is in {directory}."
     )
     save_progress(sweep, points, directory)
     with progress_bar(len(points), "sweep", done, unit="run") as bar:

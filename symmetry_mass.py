@@ -47,6 +47,7 @@ from torch import Tensor
 
 KIND = "symmetry_mass"
 STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
+SAME = 1e-9  # largest relative difference of masses that are equal to rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +158,13 @@ def summary_of(
 def two_clusters(points: np.ndarray) -> list[dict]:
     """Describe two clusters of (mass, minimum), found by k-means, the lighter first.
 
-    Mass, minimum and excess are medians over their networks, with standard errors.
+    Mass, minimum and excess are medians over their networks, with standard errors. Where networks
+    differ by rounding at most, they are one cluster.
     """
-    _, label = kmeans2(points / points.std(0), 2, minit="++", seed=0)
+    apart = points[:, np.ptp(points, axis=0) > SAME * points.max(0)]
+    label = np.zeros(len(points))
+    if apart.size:
+        _, label = kmeans2(apart / apart.std(0), 2, minit="++", seed=0)
     clusters = []
     for members in (points[label == k] for k in (0, 1) if (label == k).any()):
         total, lowest = members.T

@@ -65,6 +65,7 @@ from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
+from utils.runs.wording import plural
 
 import numpy as np
 import torch
@@ -205,10 +206,11 @@ def print_reading(
 ) -> None:
     """Print how the files are interpreted, because a state_dict does not say what it computes."""
     network = layout.network
-    reading = f"{count} networks, read as {network}"
+    networks = plural(count, "network")
+    reading = f"{networks}, read as {network}"
     if isinstance(network, MLP):
         sizes = "-".join(map(str, network.sizes))
-        reading = f"{count} networks, read as {sizes}, {network.activation} after each hidden layer"
+        reading = f"{networks}, read as {sizes}, {network.activation} after each hidden layer"
     if layout.no_bias.any():
         reading += "; layers without biases get zeros"
     print(f"{reading}.")

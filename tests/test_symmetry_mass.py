@@ -60,6 +60,18 @@ def test_two_planted_clusters_are_found():
     assert second["excess"] == pytest.approx(200 / 175 - 1, abs=0.02)
 
 
+@pytest.mark.filterwarnings("error")
+def test_networks_that_differ_by_rounding_are_one_cluster():
+    points = np.tile([7.1, 3.3], (30, 1))
+    for noise in (0, 1e-15):
+        points[::2] *= 1 + noise
+        (cluster,) = two_clusters(points)
+        assert cluster["networks"] == 30
+        assert cluster["excess"] == pytest.approx(7.1 / 3.3 - 1)
+    points[:10, 0] = 9
+    assert [cluster["networks"] for cluster in two_clusters(points)] == [20, 10]
+
+
 def test_the_modes_of_two_bumps():
     random = np.random.default_rng(0)
     bumps = np.concatenate([random.normal(0.3, 0.03, 700), random.normal(0.1, 0.03, 300)])

@@ -11,6 +11,7 @@ from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
+from utils.runs.wording import plural
 
 import numpy as np
 
@@ -37,8 +38,8 @@ def mixture_of_copies(results: Results) -> Finding:
     counts, total = copies["counts"], sum(copies["counts"])
     if total < FEWEST * len(counts):
         raise Missing(
-            f"{total:,} networks in {len(counts):,} orders are fewer than {FEWEST} for each, too "
-            "few to tell whether copies differ"
+            f"{plural(total, 'network')} in {plural(len(counts), 'order')} are fewer than {FEWEST} "
+            "for each, too few to tell whether copies differ"
         )
     shares = ", ".join(f"{count / total:.4f}" for count in counts[:6])
     error = math.sqrt((1 - 1 / len(counts)) / len(counts) / total)
@@ -122,7 +123,8 @@ def units_are_exchangeable(results: Results) -> Finding:
         p = min(1.0, len(tests) * min(test["p"] for test in tests))
         smallest[result["independent"]].append(p)
         draws, total = tests[0]["effective_draws"], sum(tests[0]["counts"])
-        text = f"{name}: p = {p:.3g}, {total} networks worth {draws:.1f} draws of the label"
+        worth = f"{plural(total, 'network')} worth {draws:.1f} draws of the label"
+        text = f"{name}: p = {p:.3g}, {worth}"
         sentences.append(text)
         short.append(f"p = {p:.2g} for {name}")
     if not smallest[True]:

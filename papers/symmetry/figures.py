@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 OPTIMISERS = {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}  # their colours
+NEAR_ZERO = 1e-3  # up to here an axis of weight decay × time is linear
 
 
 @figure(
@@ -63,15 +64,17 @@ def representation_cost(source: Path) -> Figure:
 
 
 @figure(
-    "symmetry_balance", "cells.jsonl", "Weight decay and the minimum mass",
+    "symmetry_balance",
+    "cells.jsonl",
+    "Weight decay and the minimum mass",
     caption="Each line is a cell of the grid that did not diverge, each point an epoch, averaged "
     "over networks; x is weight decay · ∫ learning rate dt / (1 − momentum). Left: what is left of "
     "the initial difference between incoming and outgoing mass of hidden units, relative to the "
     "same training without weight decay, and exp(−2x); biases count, as they decay, too. Middle: "
-    "the excess over the minimum mass, without biases, as in the paper; cells without weight decay "
-    "are at x = 0. Right: mass (solid) and minimum mass (dashed) during training. A row for each "
-    "network.",
-)  # fmt: skip
+    "the excess over the minimum mass, without biases, as in the paper; all cells begin at 0, and "
+    "those without weight decay go to the left, where x stays 0. Right: mass (solid) and minimum "
+    "mass (dashed) during training. A row for each network.",
+)
 def balance(source: Path) -> Figure:
     """Draw imbalance and excess against weight decay × time, and masses over epochs."""
     cells = [cell for cell in converged(read_records(source)) if not cell["projected"]]
@@ -92,7 +95,8 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     look = {"markersize": 3, "linewidth": 0.7, "marker": "."}
     for cell in cells:
         color, times, other = _color(cell), cell["decay_time"], without.get(training_of(cell))
-        axes[1].plot(times, 100 * np.mean(cell["excess"], -1), color=color, **look)
+        beside = times if cell["weight_decay"] else np.linspace(0, -NEAR_ZERO, len(times))
+        axes[1].plot(beside, 100 * np.mean(cell["excess"], -1), color=color, **look)
         if cell["optimizer"] == "SGD" and other:
             shares = (np.mean(each["share_left"], -1) for each in (cell, other))
             axes[0].plot(times, np.divide(*shares), color=color, **look)
@@ -101,8 +105,10 @@ def _draw_balance(axes, cells: list[dict]) -> None:
     grid = np.linspace(0, max(cell["decay_time"][-1] for cell in cells), 100)
     axes[0].plot(grid, np.exp(-2 * grid), color="black", linewidth=1, label="exp(−2x)")
     axes[0].set(xlabel="x")
-    axes[1].set_xscale("symlog", linthresh=1e-3, linscale=0.5)
-    axes[1].set(xlabel="x", ylabel="excess mass [%]", ylim=(0, None))
+    axes[1].axvspan(-1.1 * NEAR_ZERO, 0, color=GREY, alpha=0.12, linewidth=0)
+    axes[1].set_xscale("symlog", linthresh=NEAR_ZERO)
+    axes[1].set_xticks([0, *(10.0**k for k in range(-3, 9) if 10.0**k <= grid[-1])])
+    axes[1].set(xlabel="x (shaded: no weight decay)", ylabel="excess mass [%]", ylim=(0, None))
     axes[2].set(xlabel="epoch", ylabel="mass", yscale="log")
 
 

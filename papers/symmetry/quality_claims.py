@@ -8,6 +8,7 @@ import math
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
+from utils.runs.wording import plural
 
 WEAK = 0.3  # a rank correlation within ± this is weak
 
@@ -128,7 +129,8 @@ def several_modes_are_better(results: Results) -> Finding:
         HOLDS if holds else PARTLY if better > worse else FAILS,
         f"Clearly better in {better} of {cases} cases, clearly worse in {worse}. "
         f"{'. '.join(details)}.",
-        f"of {cases} scores of {len(pairs)} methods {better} are clearly better and {worse} worse",
+        f"of {cases} scores of {plural(len(pairs), 'method')} {better} are clearly better and "
+        f"{worse} worse",
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
 from utils.report.paper import figure
+from utils.runs.wording import plural
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -237,7 +238,7 @@ def confidence(source: Path) -> Figure:
             edges = np.linspace(0, 1, len(shares) + 1)
             axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
         axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
-        axis.set_title(f"{row['name']},\n{row['num_modes']} mode{'s'[: row['num_modes'] - 1]}")
+        axis.set_title(f"{row['name']},\n{plural(row['num_modes'], 'mode')}")
     handles = [
         Line2D([], [], color=BLUE, label="test images"),
         Line2D([], [], color=ORANGE, linestyle="--", label="images from elsewhere"),

@@ -3,6 +3,7 @@
 from papers.symmetry.values import converged, pairs, published, remark
 from utils.report.results import Results
 from utils.report.tables import Table, number, with_error
+from utils.runs.wording import plural
 from utils.symmetry.unit_order import p_value
 
 import numpy as np
@@ -63,7 +64,7 @@ def masses(results: Results) -> list[Table]:
     summary, paper = results.json("symmetry_mass", "summary.json"), published("mass")
     low, _, _, median, _, _, high = summary["excess_quantiles"]
     count = summary["networks"]
-    title = f"{count:,} network{'s' if count > 1 else ''}: {summary['network']}"
+    title = f"{plural(count, 'network')}: {summary['network']}"
     rows = [
         ["mass as trained", _range(paper["mass_range"]), _range(summary["mass_range"])],
         ["minimum mass", _range(paper["minimum_range"]), _range(summary["minimum_range"])],
@@ -80,7 +81,7 @@ def masses(results: Results) -> list[Table]:
     rows.append(["modes of the excess [%]", *modes])
     for cluster, theirs in zip(summary["clusters"], paper["clusters"], strict=False):
         published_excess = 100 * (theirs[0] / theirs[1] - 1)
-        name = f"cluster of {cluster['networks']} networks"
+        name = f"cluster of {plural(cluster['networks'], 'network')}"
         rows += [
             [f"{name}: mass", str(theirs[0]), _median(cluster, "mass")],
             ["its minimum mass", str(theirs[1]), _median(cluster, "minimum")],

@@ -156,6 +156,18 @@ def test_at_temperature_zero_it_is_sgd():
     torch.testing.assert_close(state.weights, expected.weights, rtol=0, atol=1e-5)
 
 
+def test_falling_steps_have_no_temperature():
+    """Velocities lag behind them: with 3 steps an epoch they would seem twice as hot."""
+    images = torch.rand(30, 6, generator=generator(0, "images"))
+    labels = torch.arange(30) % 3
+    work = problem(MLP((6, 5, 3)), images, labels, Prior(0.4))
+    config = SGHMCConfig(num_epochs=2, num_cycles=1, exploration=0, batch_size=10)
+    state = SGHMC().init(work, config, [0])
+    for _ in range(2):
+        state, (record,) = SGHMC().step(work, state, config)
+        assert "temperature" not in record
+
+
 def test_samples_are_those_after_burnin_or_at_the_end_of_cycles():
     constant = LangevinConfig(num_epochs=10, num_burnin=4, store_every=2)
     assert [e for e in range(1, 11) if constant.collects(e)] == [6, 8, 10]

@@ -234,7 +234,7 @@ def test_failed_networks_are_marked_and_chosen_anew(networks, script, tmp_path):
         *TOY, "--num_modes", 5, "--run_name", "chosen", "--min_accuracy", 0.999, "--resume"
     )
     assert hopeless.returncode == 2
-    assert "All 5 networks are less accurate than 0.999" in hopeless.stderr
+    assert "No network of 5 is as accurate as 0.999" in hopeless.stderr
     gc.collect()
     again, _ = networks(5, "chosen", "--min_accuracy", 0, "--resume")
     assert again == every

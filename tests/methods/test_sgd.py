@@ -211,7 +211,7 @@ def test_a_shared_run_is_finished_when_all_groups_are_ready(
     with claimed(directory / "mode-001"):
         done = script("train", *LONG)
     assert done.returncode == 0, done.stderr
-    assert "Other processes make the last 1 groups" in done.stdout
+    assert "Other processes make the last 1 group;" in done.stdout
     assert len(weights_in(directory)) == 2
     assert not (directory / "DONE").exists()
     done = script("train", *LONG)
@@ -256,9 +256,11 @@ def test_failed_networks_are_counted_and_left_out(script, tmp_path):
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "default" / "sgd-MNIST-quick" / "summary.json").read_text())
     assert summary["networks"] + summary["failed"] == 5
-    hopeless = script("train", *TOY, "--min_accuracy", 0.999, "--run_name", "hopeless")
-    assert hopeless.returncode == 2
-    assert "less accurate than 0.999" in hopeless.stderr
+    for resume in ((), ("--resume",)):  # which repeats the error: the run is not finished
+        hopeless = script("train", *TOY, "--min_accuracy", 0.999, "--run_name", "hopeless", *resume)
+        assert hopeless.returncode == 2
+        assert "No network of 5 is as accurate as 0.999" in hopeless.stderr
+        assert not (tmp_path / "default" / "sgd-MNIST-quick-hopeless" / "DONE").exists()
 
 
 def test_a_network_that_diverges_is_left_out_and_does_not_end_the_run(data_dir, tmp_path):

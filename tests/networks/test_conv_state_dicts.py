@@ -70,7 +70,7 @@ REFUSED = {
     ),
     "not finite": (
         "optunet", changed("optunet", "fc.bias", torch.full((10,), torch.nan)),
-        "fc.bias has 10 entries that are NaN",
+        r"fc.bias has entries that are NaN or infinite \(10\)",
     ),
     "whole numbers": (
         "optunet", changed("optunet", "fc.bias", torch.zeros(10, dtype=torch.int64)),

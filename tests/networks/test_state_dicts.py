@@ -207,7 +207,7 @@ REFUSED = {
         changed({"2.bias": torch.zeros(3, dtype=torch.complex64)}),
         r"2.bias is of torch.complex64: weights must be floating-point numbers",
     ),
-    "not finite": (with_nan(), "0.weight has 2 entries that are NaN or infinite"),
+    "not finite": (with_nan(), r"0.weight has entries that are NaN or infinite \(2\)"),
     "a checkpoint": (
         {"epoch": 3, "model": changed({})},
         r"'epoch' is no tensor but int.*torch.save\(model.state_dict\(\), PATH\)",
@@ -276,7 +276,7 @@ def test_mistakes_in_files_name_the_file(tmp_path):
     with pytest.raises(UserError, match=r"wide.pt: This is a network 6-7-3, not 6-5-3"):
         read_networks([good, wide])
     bad = save(tmp_path / "bad.pt", with_nan())
-    with pytest.raises(UserError, match=r"bad.pt: 0.weight has 2 entries that are NaN"):
+    with pytest.raises(UserError, match=r"bad.pt: 0.weight has entries that are NaN"):
         read_networks([good, bad])
     with pytest.raises(UserError, match=r"Cannot read .*nowhere.pt: No such file"):
         read_networks([good, tmp_path / "nowhere.pt"])

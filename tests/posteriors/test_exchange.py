@@ -173,8 +173,8 @@ def test_damaged_tars_are_refused(tmp_path):
     changed[len(whole) // 2] ^= 0xFF
     for name, content in (wrong | {"changed": bytes(changed)}).items():
         (tmp_path / f"{name}.tgz").write_bytes(content)
-        with pytest.raises(UserError, match=rf"{name}.tgz|damaged"):
-            list(read_all([tmp_path / f"{name}.tgz"]))
+        with pytest.raises(UserError, match=rf"^Cannot read .*{name}.tgz|{name}.tgz has no"):
+            next(read_all([tmp_path / f"{name}.tgz"]))
     fewer = make_tar(tmp_path / "net-0-1023.tgz", LENET, networks_of(LENET, 2))
     with pytest.raises(UserError, match="has 2 networks, but 1024 by its name"):
         list(read_all([fewer]))

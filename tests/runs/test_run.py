@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from utils.runs import run as runs
+from utils.runs.compute import MatmulMeasurement
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
@@ -156,10 +157,13 @@ def _put_matmul_back():
     torch.set_float32_matmul_precision(before)
 
 
+SPEEDS = {"default": 1.0, "onednn": 2.0}
+
+
 @pytest.mark.usefixtures("_put_matmul_back")
 def test_a_resumed_run_keeps_the_matmul_it_was_begun_with(config, monkeypatch):
-    monkeypatch.setattr(runs.compute, "_fastest_accurate", lambda: "onednn")
-    monkeypatch.setattr(runs.compute, "_accurate", lambda measured: ["default", "onednn"])
+    measured = {name: MatmulMeasurement(gflops, 0.0) for name, gflops in SPEEDS.items()}
+    monkeypatch.setattr(runs.compute, "measure_matmuls", lambda: measured)
     run = open_run(replace(config, matmul="auto"), "toy", CPU)
     run.select_matmul()
     die(run)

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from utils.runs.errors import UserError
+from utils.runs.errors import UserError, reason
 
 import torch
 
@@ -61,7 +61,8 @@ def _download(addresses: list[str], path: Path) -> None:
             return
         except (OSError, http.client.HTTPException) as failure:
             error = failure
-    raise UserError(f"{path.name}: {error}")
+    cause = getattr(error, "reason", None)  # an address that cannot be opened has one
+    raise UserError(f"{path.name}: {reason(cause if isinstance(cause, OSError) else error)}")
 
 
 def npm(package: str, inside: str) -> Fetch:

@@ -240,7 +240,7 @@ def _read_files(name: str, md5: dict[str, str], data_dir: Path) -> list[bytes]:
             try:
                 fetch(Path(scratch), missing)
             except (UserError, OSError, subprocess.TimeoutExpired) as error:
-                failures.append(f"{description}: {error}")
+                failures.append(f"{description} ({error})")
             _collect(contents, _all_md5(name), Path(scratch), store_in=home)
     if not contents.keys() >= md5.keys():
         raise UserError(_how_to_provide(name, home, failures))
@@ -280,23 +280,22 @@ def _forms(content: bytes) -> list[bytes]:
 
 
 def _how_to_provide(name: str, home: Path, failures: list[str]) -> str:
-    """Return a message that lists the state of each file and every way to provide it."""
+    """Return a message that says which files are missing, what was tried and what to do."""
     source = SOURCES[name]
-    lines = [f"{name} is incomplete, and no source has what is missing. In {home}:"]
-    for file, expected in _all_md5(name).items():
-        path = home / file
-        if not path.exists():
-            state = "missing"
-        elif hashlib.md5(path.read_bytes()).hexdigest() == expected:
-            state = "good"
-        else:
-            state = f"damaged ({path.stat().st_size:,} bytes, MD5 is not {expected})"
-        lines.append(f"  {file}: {state}")
-    lines += [f"Tried {failure}" for failure in failures]
+    contents = {}
+    _collect(contents, _all_md5(name), home)
+    lacking = [file for file in _all_md5(name) if file not in contents]
+    damaged = [file for file in lacking if (home / file).is_file()]
+    missing = [file for file in lacking if file not in damaged]
+    states = [
+        f"{', '.join(files)} ({state})"
+        for files, state in ((missing, "missing"), (damaged, "damaged"))
+        if files
+    ]
+    tried = f" Fetching failed from {', and from '.join(failures)}." if failures else ""
+    first = "Connect to the network and try again, put" if source.fetchers else "Put"
     unpacked = f" (unpacked from {source.archive})" if source.archive else ""
-    ways = [f"put the files there{unpacked}", "point --data_dir to a folder that has them"]
-    if source.fetchers:
-        hosts = " or ".join(source.fetchers)
-        ways.append(f"with a network connection, let them be fetched from {hosts}")
-    lines.append(f"Ways to provide it: {'; or '.join(ways)}.")
-    return "\n".join(lines)
+    return (
+        f"{name} is not complete in {home}: {', '.join(states)}.{tried} {first} the files "
+        f"there{unpacked}, or point --data_dir to a folder that has them."
+    )

@@ -18,6 +18,7 @@ from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
+from utils.runs.wording import plural
 
 CHECKPOINT_SECONDS = 1.0  # from one to the next, at least: a small network's epoch is shorter
 
@@ -38,7 +39,8 @@ def run_method(method: Method, config) -> None:
     if together:
         missing = train_together(method, config)
         if missing:
-            print(f"Other processes make the last {missing} groups; one of them finishes the run.")
+            last = plural(missing, "group")
+            print(f"Other processes make the last {last}; one of them finishes the run.")
             return
         lock = lock_when_free(run_directory(config, method.kind))
     else:

@@ -17,7 +17,8 @@ a, positions are an autoregression of order 2, and the steps leave the variance
     (T + h σ² / (2 (1 − β))) / (a (1 − h a / (2 (1 + β))))
 
 instead of T/a. The first error shows in the velocities: (1 + β) v² / (2h) is T on average where
-gradients are exact and h is small. Its average is recorded as their temperature.
+gradients are exact and h is small. Its average is recorded as their temperature where steps are
+constant: velocities lag behind steps that change.
 
 Steps are constant, or cyclical (Zhang et al. 2020): in each cycle the learning rate falls to 0 as a
 cosine. The beginning of a cycle, the exploration, is without noise. Samples are collected in its
@@ -38,6 +39,7 @@ from utils.posteriors.samples import Points
 from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -66,8 +68,9 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
         check_cycles(self.num_epochs, self.num_cycles)
         if not self.num_cycles and self.num_burnin >= self.num_epochs:
             raise UserError(
-                f"A burn-in of {self.num_burnin} epochs leaves none of {self.num_epochs} to "
-                "collect samples in: give more --num_epochs, or a shorter --num_burnin."
+                f"A burn-in of {plural(self.num_burnin, 'epoch')} leaves none of "
+                f"{self.num_epochs} to collect samples in: give more --num_epochs, or a shorter "
+                "--num_burnin."
             )
 
     @property
@@ -98,8 +101,8 @@ def cosine_rate(largest: float, place: float) -> float:
 def check_cycles(num_epochs: int, num_cycles: int) -> None:
     if num_epochs % max(num_cycles, 1):
         raise UserError(
-            f"{num_epochs} epochs cannot be shared equally by {num_cycles} cycles: give a "
-            "--num_epochs that is a multiple of --num_cycles."
+            f"{plural(num_epochs, 'epoch')} cannot be shared equally by {num_cycles} cycles: give "
+            "a --num_epochs that is a multiple of --num_cycles."
         )
 
 
@@ -173,7 +176,7 @@ def run_epoch(
     problem: Problem, state: ChainState, config, stream
 ) -> tuple[ChainState, Tensor, float | None]:
     """Return the state an epoch later, the mean NLL of the training images along the way, and the
-    temperature of the velocities in steps with noise, if there were any.
+    temperature of the velocities if steps are constant and have noise.
     """
     network, data, epoch = problem.network, problem.data, state.epoch
     momentum, num_points = getattr(config, "momentum", 0.0), len(data.train_images)
@@ -184,7 +187,7 @@ def run_epoch(
     source = problem.batches or PlainBatches(data.train_images, data.train_labels)
     feed = source.epoch(config.batch_size, seed=config.seed, streams=[stream], epoch=epoch)
     num_steps = -(-num_points // config.batch_size)
-    nll, speed, way = torch.zeros(3, dtype=torch.float64, device=weights.device)
+    nll, speed = torch.zeros(2, dtype=torch.float64, device=weights.device)
     for number, (inputs, labels) in enumerate(feed):
         rate, temperature = config.pace(epoch + number / num_steps)
         step = rate / num_points
@@ -196,10 +199,8 @@ def run_epoch(
             weights, velocity, gradient, noise,
             step=step, momentum=momentum, temperature=temperature,
         )  # fmt: skip
-        if temperature:
-            speed += velocity.square().mean()
-            way += step
-    # A ratio of sums: velocities lag behind steps that fall to 0.
-    heat = (1 + momentum) / 2 * (speed / way).item() if way else None
+        speed += velocity.square().mean()
+    measured = config.temperature and not config.num_cycles
+    heat = (1 + momentum) / (2 * step) * (speed / num_steps).item() if measured else None
     state = state._replace(weights=weights, velocity=velocity, epoch=epoch + 1)
     return state, nll / num_points, heat

@@ -22,6 +22,7 @@ from utils.report import figures
 from utils.report.figures import Look
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -120,7 +121,7 @@ class Method:
         """
         data, network = problem.data, problem.network
         average = predict(problem, posterior, config, data.test_images)
-        rows = [[f"{num_draws(posterior, config)} draws", *test_scores(average, data)]]
+        rows = [[plural(num_draws(posterior, config), "draw"), *test_scores(average, data)]]
         summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
         if posterior.mean is not None:
             mean = posterior.mean.to(problem.device)

@@ -17,6 +17,7 @@ from utils.posteriors.samples import KEPT, Points, mark_members
 from utils.report.figures import GREY, Look
 from utils.runs.config import option
 from utils.runs.errors import UserError
+from utils.runs.wording import plural
 
 import torch
 
@@ -77,14 +78,14 @@ class SGD(TrainedMethod):
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         if not len(posterior):
             raise UserError(
-                f"All {config.num_modes} networks are less accurate than {config.min_accuracy}: "
+                f"No network of {config.num_modes} is as accurate as {config.min_accuracy}: "
                 "give a lower --min_accuracy with --resume, which trains nothing, or change the "
                 "recipe."
             )
         scores = super().scores(problem, posterior, config, newest)
         failed = config.num_modes - len(posterior)
         summary = scores.summary | {"networks": len(posterior), "failed": failed}
-        remark = f"{len(posterior)} networks"
+        remark = plural(len(posterior), "network")
         if config.min_accuracy:
             remark += f"; {failed or 'none'} less accurate than {config.min_accuracy}"
             if failed:

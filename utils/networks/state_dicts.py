@@ -281,7 +281,7 @@ def _check_numbers(key: str, tensor: Tensor) -> None:
     _check_type(key, tensor)
     strange = int((~tensor.double().isfinite()).sum())
     if strange:
-        entries = f"{strange} entries that are NaN or infinite"
+        entries = f"entries that are NaN or infinite ({strange})"
         raise UserError(f"{key} has {entries}: leave this network out.")
 
 

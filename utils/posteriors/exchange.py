@@ -29,6 +29,7 @@ from utils.posteriors.posterior import mode_directory
 from utils.posteriors.samples import Points, save_kind
 from utils.runs.errors import UserError, reason
 from utils.runs.files import write_atomically
+from utils.runs.wording import plural
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ def networks_in(file: TensorFile, source: str) -> Iterator[NamedNetwork]:
 
 
 def read_tar(path: Path) -> Iterator[NamedNetwork]:
-    """Yield the networks of a tar, compressed or not, which is read once from front to back."""
+    """Yield the networks of a tar, compressed or not."""
     count = 0
     try:
         with _uncompressed(path) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
@@ -92,12 +93,9 @@ def read_tar(path: Path) -> Iterator[NamedNetwork]:
                     for network in networks_in(TensorFile(content, source), source):
                         yield network
                         count += 1
-            while file.read(2**20):  # up to the checksum at the end
-                pass
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UserError(
-            f"Cannot read {path} to its end ({reason(error)}), after {count} networks: "
-            "download or copy it again."
+            f"Cannot read {path} to its end ({reason(error)}): download or copy it again."
         ) from None
     if not count:
         raise UserError(f"{path} has no safetensors files in it.")
@@ -105,11 +103,19 @@ def read_tar(path: Path) -> Iterator[NamedNetwork]:
 
 
 def _uncompressed(path: Path) -> BinaryIO:
-    """Open a tar; gzip's checksum is verified, which tarfile does not do."""
+    """Open a tar. A compressed one is read up to its checksum first: damage would else look like a
+    network that is not finite.
+    """
     file = open(path, "rb")  # noqa: SIM115 (its reader closes it)
     is_gzip = file.read(2) == GZIP_MAGIC
     file.seek(0)
-    return gzip.GzipFile(fileobj=file) if is_gzip else file
+    if not is_gzip:
+        return file
+    file = gzip.GzipFile(fileobj=file)
+    while file.read(2**20):
+        pass
+    file.seek(0)
+    return file
 
 
 def check_count(path: Path, count: int) -> None:
@@ -118,8 +124,8 @@ def check_count(path: Path, count: int) -> None:
     expected = int(numbers[2]) - int(numbers[1]) + 1 if numbers else count
     if count != expected:
         raise UserError(
-            f"{path} has {count} networks, but {expected} by its name: download or copy it again, "
-            "or rename it if that is right."
+            f"{path} has {plural(count, 'network')}, but {expected} by its name: download or "
+            "copy it again, or rename it if that is right."
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from utils.networks.network import Network
 from utils.runs.errors import UserError
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -97,8 +98,8 @@ def by_layer(network: Network, std: float | list[float]) -> Tensor:
     each = std if isinstance(std, list) else [std] * sum(layers)
     if len(each) != sum(layers):
         raise UserError(
-            f"prior_std has {len(each)} values, but {network} has {sum(layers)} layers: give one "
-            "for each layer, or a single one."
+            f"prior_std has {plural(len(each), 'value')}, but {network} has "
+            f"{plural(sum(layers), 'layer')}: give one for each layer, or a single one."
         )
     for slot, begins in zip(network.slots, layers, strict=True):
         layer += begins

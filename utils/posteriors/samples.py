@@ -11,6 +11,7 @@ from utils.networks.network import Network
 from utils.networks.registry import NETWORK_EXAMPLES, load_network
 from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, as_numpy, save_arrays, save_json, write_atomically
+from utils.runs.wording import plural
 from utils.symmetry.transformation import Transformation
 
 import numpy as np
@@ -217,8 +218,8 @@ def open_samples(
     num_chains, stored = layout["num_chains"], layout["stored_per_chain"]
     if shape[0] % num_chains:
         raise UserError(
-            f"{path} has {shape[0]} samples, which are not {num_chains} chains of equal length, "
-            "as chains.json beside it says."
+            f"{path} has {plural(shape[0], 'sample')}, which are not {num_chains} chains of "
+            "equal length, as chains.json beside it says."
         )
     chains = np.arange(shape[0]).reshape(num_chains, -1)[:, :stored]
     chains = _unmarked(path, np.delete(chains, layout.get("left_out", []), axis=0))
@@ -228,8 +229,8 @@ def open_samples(
     if kept.size < fewest:
         remedy = "more samples" if chains.size < 2 else "a smaller --discard, or more samples"
         raise UserError(
-            f"{path} has {chains.size} samples, of which {kept.size} are left, and a Gaussian "
-            f"needs two: give {remedy}."
+            f"{path} has {plural(chains.size, 'sample')}, of which {kept.size} are left, and a "
+            f"Gaussian needs two: give {remedy}."
         )
     count = min(kept.shape[1], max(1, most // num_chains)) if most else kept.shape[1]
     chosen = np.linspace(0, kept.shape[1] - 1, count).round().astype(int)
@@ -272,7 +273,8 @@ def _read_layout(path: Path, num_rows: int) -> dict:
     if not isinstance(stored, int):
         raise UserError(f"{layout} needs a whole number stored_per_chain, and not {stored!r}.")
     if stored < whole:
-        print(f"{path.parent} is not finished: using its {stored} samples so far, of {whole}.")
+        so_far = plural(stored, "sample")
+        print(f"{path.parent} is not finished: using its {so_far} so far, of {whole}.")
     return recorded
 
 

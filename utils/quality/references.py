@@ -19,6 +19,7 @@ from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
 from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.lookup import NEWEST, NONE, locate
+from utils.runs.wording import plural
 
 import numpy as np
 import torch
@@ -69,8 +70,8 @@ def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
     """Split independent networks, at most `most` for each half; one or more are in neither."""
     if len(modes) < LEAST_NETWORKS:
         raise UserError(
-            f"The reference has {len(modes)} independent networks: give at least {LEAST_NETWORKS}, "
-            "such as those of train.py --method sgd --num_modes 200."
+            f"The reference has {plural(len(modes), 'independent network')}: give at least "
+            f"{LEAST_NETWORKS}, such as those of train.py --method sgd --num_modes 200."
         )
     half = min(most, (len(modes) - 1) // 2)
     parts = modes[:half], modes[half : 2 * half]

@@ -13,6 +13,7 @@ from utils.networks.network import Network
 from utils.networks.state_dicts import default_layout
 from utils.posteriors.named_samples import FILE
 from utils.runs.config import Config
+from utils.runs.wording import plural
 
 import torch
 from torch import Tensor
@@ -63,11 +64,11 @@ class NetworkSet(NamedTuple):
 def card(networks: NetworkSet) -> str:
     """Return the card in Markdown."""
     data = f" on {networks.dataset}" if networks.dataset else ""
-    what = "network" if networks.count == 1 else "networks"
     precision = str(networks.dtype).removeprefix("torch.")
     sections = [
         f"# {networks.name}",
-        f"{networks.count:,} {what}: {networks.network}{data}. Weights are in {precision}.",
+        f"{plural(networks.count, 'network')}: {networks.network}{data}. Weights are in "
+        f"{precision}.",
         "## Architecture\n\n" + architecture(networks.network),
         networks.sampling or recipe(networks),
         accuracies(networks),
@@ -159,9 +160,10 @@ def accuracies(networks: NetworkSet) -> str:
         _row("test NLL (nats)", [*nlls, networks.nlls.mean().item()], 4),
     ]
     hits, nll = networks.average
+    failed = plural(networks.failed or 0, "network")
     lines.append(
         f"\nThe average of all predictions: {100 * hits:.2f} %, {nll:.4f} nats."
-        + (f" Left out by the recipe: {networks.failed} networks." if networks.failed else "")
+        + (f" Left out by the recipe: {failed}." if networks.failed else "")
     )
     return "\n".join(lines)
 

@@ -25,6 +25,7 @@ from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
 from utils.runs.lookup import PastRun
 from utils.runs.progress import duration
+from utils.runs.wording import plural
 
 import numpy as np
 from torch import Tensor
@@ -145,7 +146,9 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
     folder, layout = run.directory, _layout(run)
     chains, stored = layout["num_chains"], layout["stored_per_chain"]
     if stored < MIN_DRAWS:
-        raise UserError(f"{folder} has {stored} samples of each chain, too few to be diagnosed.")
+        raise UserError(
+            f"{folder} has {plural(stored, 'sample')} of each chain, too few to be diagnosed."
+        )
     quantities = Quantities(network, test_labels, run.config["seed"])
     measured = _array(folder / "quantities.npy", chains, quantities.widths)
     samples = _array(folder / "samples.npy", chains, (network.num_weights,))
@@ -257,17 +260,19 @@ def _sampler(facts: dict) -> str:
 
 def _check_table(checks: dict) -> str:
     balance, error = checks["energy_balance"]
+    stored = (
+        f"{plural(checks['chains'], 'chain')} of {plural(checks['samples_per_chain'], 'sample')}"
+    )
     lines = [
         "## Checks", "",
-        f"{checks['chains']} chains of {checks['samples_per_chain']} samples; {checks['left_out']} "
-        "more left out, as annealed importance sampling says that their regions hold next to "
-        "nothing of the posterior." if checks.get("left_out") else
-        f"{checks['chains']} chains of {checks['samples_per_chain']} samples.", "",
+        f"{stored}; {checks['left_out']} more left out, as annealed importance sampling says that "
+        "their regions hold next to nothing of the posterior." if checks.get("left_out") else
+        f"{stored}.", "",
         "| quantity | largest R-hat | smallest bulk ESS | tail ESS | ESS of squares |",
         "|---|---|---|---|---|",
         *(_group_row(name, group) for name, group in checks["groups"].items()), "",
         LABELS_REMARK, "",
-        f"Acceptance {checks['acceptance']:.2f}, {checks['divergences']} divergences, "
+        f"Acceptance {checks['acceptance']:.2f}, {plural(checks['divergences'], 'divergence')}, "
         f"{checks['leapfrog_steps']:,} leapfrog steps of {checks['step_size']:.3g}, of which the "
         f"listed force overlooked points in a share of {checks['violations_per_step']:.2g}. "
         f"Mean of exp(−ΔH): {balance:.3f} ± {error:.3f}, 1 if energies are right and volume is "

@@ -3,6 +3,7 @@
 Modules, each importing only from those before it:
 
     errors      UserError: a mistake the user can correct, shown as one sentence
+    wording     numbers with their nouns
     seeding     named random streams
     files       files that are whole or absent, checkpoints, and files that grow
     values      values that users write: read, converted and checked

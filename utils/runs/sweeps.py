@@ -13,6 +13,7 @@ from pathlib import Path
 
 from utils.runs.errors import UserError
 from utils.runs.values import read_yaml
+from utils.runs.wording import plural
 
 import numpy as np
 
@@ -190,7 +191,7 @@ def choose_points(sweep: Sweep, num_runs: int | None, seed: int) -> list[dict]:
     _require(count, f"A random search needs --num_runs, or run_cap in {sweep.path}.")
     points = list(itertools.islice(_draws(sweep.axes, seed), count))
     if len(points) < count:
-        print(f"{sweep.path} has only {len(points)} different points.")
+        print(f"{sweep.path} has only {plural(len(points), 'different point')}.")
     return points
 
 

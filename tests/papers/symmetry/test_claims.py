@@ -117,7 +117,8 @@ MASSES = {
 
 
 @pytest.mark.parametrize(
-    ("second", "spread", "mark"), [(1e-4, 1e-15, HOLDS), (-1e-9, 1e-15, FAILS), (1e-4, 0.1, FAILS)]
+    ("second", "spread", "mark"),
+    [(1e-4, 1e-15, HOLDS), (-3e-14, 1e-15, HOLDS), (-1e-9, 1e-15, FAILS), (1e-4, 0.1, FAILS)],
 )
 def test_mass_is_convex(tmp_path, second, spread, mark):
     changed = {"smallest_second_difference": second, "minimum_spread_over_orbit": spread}

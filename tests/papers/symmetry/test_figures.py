@@ -49,6 +49,10 @@ def test_balance_draws_the_share_left_relative_to_no_decay(cells):
     np.testing.assert_allclose(decaying, np.exp(-2 * np.linspace(0, 0.3, 4)))
     assert law[-1] == pytest.approx(np.exp(-0.6))
     np.testing.assert_allclose(drawn.axes[1].lines[0].get_ydata(), 40)  # per cent
+    beside, after = (line.get_xdata() for line in drawn.axes[1].lines[:2])
+    assert beside[0] == after[0] == 0
+    assert (np.diff(beside) < 0).all()  # without weight decay, an epoch per point
+    np.testing.assert_allclose(after, np.linspace(0, 0.3, 4))
 
 
 def test_intervention_draws_changes(cells):
