@@ -156,8 +156,13 @@ class Laplace(TrainedMethod):
 # ---- the fit
 
 
-def fit(problem: Problem, weights: Tensor, config) -> tuple[Posterior, dict[str, float]]:
-    """Return the Gaussian at a mode [d], and those of FACTS that are known of it."""
+class LaplaceFit(NamedTuple):
+    posterior: Posterior
+    facts: dict[str, float]  # of FACTS
+
+
+def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
+    """Return the Gaussian at a mode [d]."""
     stds = torch.as_tensor(problem.prior.std, dtype=torch.float64, device=weights.device)
     stds = stds.expand(len(weights))
     blocks, facts = without_negative(curvature_at(problem, weights, stds, config), config)
@@ -176,7 +181,7 @@ def fit(problem: Problem, weights: Tensor, config) -> tuple[Posterior, dict[str,
     facts["log_marginal_likelihood"] = log_likelihood + log_occam(values, square, factor)
     facts["prior_scale"] = factor**-0.5
     scales = torch.where(stds.isfinite(), stds, 0) * problem.temperature**0.5
-    return gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts
+    return LaplaceFit(gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts)
 
 
 def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> list[Curvature]:
