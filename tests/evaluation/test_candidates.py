@@ -12,6 +12,7 @@ from utils.evaluation.evaluate import (
     named_or_newest,
     named_paths,
     open_candidate,
+    sets_option,
 )
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
@@ -26,7 +27,7 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class AnyConfig(Config):
-    pass
+    posteriors: list[str] = sets_option()
 
 
 def candidate(tmp_path, posterior, name: str = "some") -> Candidate:
@@ -39,14 +40,15 @@ def points(network: MLP) -> Points:
 
 def test_without_names_the_batch_s_finished_runs_are_taken(tmp_path):
     config = AnyConfig(out_dir=str(tmp_path), config_name="quick")
-    scripts = {"toy": "toy.py"}
-    with pytest.raises(UserError, match="make one with python toy"):
-        named_or_newest(config, [], scripts)
-    run = tmp_path / "default" / "toy-MNIST-quick"
-    run.mkdir(parents=True)
-    (run / "DONE").touch()
-    assert named_or_newest(config, [], scripts) == {"toy": run}
-    assert named_or_newest(config, [f"mine={run}"], scripts) == {"mine": run}
+    with pytest.raises(UserError, match="make one with python MNIST_HMC"):
+        named_or_newest(config)
+    runs = {kind: tmp_path / "default" / f"{kind}-MNIST-quick" for kind in ("HMC", "ensemble")}
+    for run in runs.values():
+        run.mkdir(parents=True)
+        (run / "DONE").touch()
+    assert named_or_newest(config) == runs
+    given = AnyConfig(out_dir=str(tmp_path), posteriors=[f"mine={runs['HMC']}"])
+    assert named_or_newest(given) == {"mine": runs["HMC"]}
 
 
 @pytest.mark.parametrize("name", ["my swag", "1st", "a=b", "", "rebased"])
