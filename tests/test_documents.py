@@ -88,6 +88,7 @@ RESULTS = REPOSITORY / "results"
 TABLES = {  # of a section: the rows that symmetry_table.py has left
     "OptuNet beside two references": ("laptop-symmetry/numbers.json", "posteriors"),
     "LeNet on FashionMNIST": ("lenet-FashionMNIST/table.json", None),
+    "LeNet on CIFAR-10": ("lenet-CIFAR10/table.json", None),
 }
 SPACES = {"weights": 0, "canonical": 1, "rebased": 2, "inside": 3}  # and their columns
 
