@@ -10,6 +10,7 @@ compared with numpyro's.
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import harness
 from utils.data.datasets import Dataset, load_pixels
-from utils.evaluation.diagnostics import FOLLOW_LABELS, Quantities, diagnose_all
+from utils.evaluation.diagnostics import FOLLOW_LABELS, Quantities, diagnose_all, ess_mean
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
@@ -151,7 +152,10 @@ def diagnose(network: MLP, data: Dataset, chains: Chains) -> dict:
         for weights in torch.from_numpy(chains.samples.reshape(-1, network.num_weights))
     ]  # fmt: skip
     draws = torch.stack(draws).reshape(*chains.samples.shape[:2], -1).numpy()
-    return diagnose_all(draws, quantities.names, chains.seconds / 3600)
+    diagnostics = diagnose_all(draws, quantities.names, chains.seconds / 3600)
+    for number, each in enumerate(diagnostics["quantities"].values()):
+        each["error"] = each["std"] / ess_mean(draws[:, :, number]) ** 0.5
+    return diagnostics
 
 
 def describe(title: str, chains: Chains, diagnostics: dict[str, dict]) -> str:
@@ -184,11 +188,11 @@ def describe(title: str, chains: Chains, diagnostics: dict[str, dict]) -> str:
 
 
 def standard_scores(ours: dict[str, dict], theirs: dict[str, dict]) -> np.ndarray:
-    """Return (mean − mean′) / √(σ²/ESS + σ′²/ESS′) of every quantity without labels of units."""
+    """Return the differences of means in standard errors, of quantities without labels of units."""
     names = [name for name in ours if name.split("/")[0] not in FOLLOW_LABELS]
     scores = [
         (ours[name]["mean"] - theirs[name]["mean"])
-        / sum(each[name]["std"] ** 2 / each[name]["ess_bulk"] for each in (ours, theirs)) ** 0.5
+        / math.hypot(ours[name]["error"], theirs[name]["error"])
         for name in names
     ]
     return np.array([score for score in scores if np.isfinite(score)])
