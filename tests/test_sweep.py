@@ -83,7 +83,7 @@ def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
 def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
     command, run_sweep, tmp_path
 ):
-    epochs = {"num_epochs": {"value": 40}}
+    epochs = {"num_epochs": {"value": 800}}  # several seconds, with a checkpoint after one
     given = command(epochs | {"seed": {"values": [1, 2]}}, "--num_runs", 1)
     process = subprocess.Popen(
         [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
