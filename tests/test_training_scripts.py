@@ -161,6 +161,9 @@ def test_ctrl_c_saves_what_was_done_since_the_last_checkpoint(script, started_sc
     assert process.returncode == 130
 
 
+LONG = {"MNIST_Ensemble": 100, "MNIST_VI": 600}  # epochs that outlast the first checkpoint
+
+
 def wait_for(path, process) -> None:
     deadline = time.monotonic() + 60
     while not path.exists():
@@ -173,7 +176,7 @@ def wait_for(path, process) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_resumes_to_the_same_bits(name, how, script, started_script, tmp_path):
     kind, file = SCRIPTS[name]
-    arguments = [name, *TOY, "--num_epochs", 60]
+    arguments = [name, *TOY, "--num_epochs", LONG[name]]
     directory = tmp_path / "default" / f"{kind}-MNIST-quick-stopped"
     process = started_script(*arguments, "--run_name", "stopped")
     wait_for(directory / "checkpoint.npz", process)

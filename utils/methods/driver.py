@@ -20,7 +20,7 @@ from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
 from utils.runs.wording import plural
 
-CHECKPOINT_SECONDS = 1.0  # from one to the next, at least: a small network's epoch is shorter
+CHECKPOINT_SECONDS = 0.3  # from one to the next, at least: a small network's epoch is shorter
 
 
 def run_method(method: Method, config) -> None:
