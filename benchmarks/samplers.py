@@ -160,17 +160,16 @@ def diagnose(network: MLP, data: Dataset, chains: Chains) -> dict:
 
 def describe(title: str, chains: Chains, diagnostics: dict[str, dict]) -> str:
     """Say what a sampler's chains cost, what they are worth, and whether means agree."""
-    groups = diagnostics[title]["groups"]
+    groups = {
+        group: numbers
+        for group, numbers in diagnostics[title]["groups"].items()
+        if numbers and group not in FOLLOW_LABELS
+    }
     worth = ", ".join(
         f"{group.replace('_', ' ')} {numbers['median_ess_bulk'] / chains.seconds:.3g}"
         for group, numbers in groups.items()
-        if numbers and group not in FOLLOW_LABELS
     )
-    rhat = max(
-        numbers["largest_rhat"]
-        for group, numbers in groups.items()
-        if numbers and group not in FOLLOW_LABELS
-    )
+    rhat = max(numbers["largest_rhat"] for numbers in groups.values())
     count, num_chains = chains.samples.shape[1], len(chains.samples)
     text = (
         f"{title}: {num_chains} × {count} samples in {chains.seconds:.0f} s after "

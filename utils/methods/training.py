@@ -215,19 +215,19 @@ class _Step:
         self._anchors = None if anchors is None else anchors[members]
         self._decay = settings.prior_precision / num_points  # one, or one of every weight [d]
         self._learning_rate = settings.learning_rate_at(epoch)
-        self._gradient, keep = torch.empty_like(self._weights), 0.0
+        # SGD adds the gradient to the momentum within the matrix product
+        plain = settings.optimizer == "SGD" and not settings.nesterov
+        self._gradient = self._momentum if plain else torch.empty_like(self._weights)
+        self._keep = settings.momentum if plain else 0.0
         if settings.optimizer == "Adam":
             self._second_moment = state.second_moment[members]
             steps_done = float(epoch * -(-num_points // settings.batch_size))
             self._steps_done = torch.tensor(steps_done, device=self._weights.device)
             self._update = self._adam
-        elif settings.nesterov:
-            self._update = self._nesterov
-        else:  # the gradient is added to the momentum within the matrix product
-            self._gradient, keep, self._update = self._momentum, settings.momentum, self._sgd
+        else:
+            self._update = self._sgd if plain else self._nesterov
         rows = min(settings.batch_size, num_points)
         self._find_gradient = network.gradient(self._weights, self._gradient, rows)
-        self._keep = keep
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Change weights and momentum in place; return the summed NLL [K] of the batch."""

@@ -172,6 +172,17 @@ class MLPPasses:
         self._first.store_gradient(*self._first_gradient)
 
 
+def live_inputs(images: Tensor, multiple: int) -> tuple[Tensor, Tensor]:
+    """Return the pixels that are not zero in all images [N, pixels], and inputs [N, width].
+
+    Inputs are these pixels, a column of ones, and columns of zeros, at least one, up to a multiple.
+    """
+    live = images.any(dim=0).nonzero().squeeze(1)
+    inputs = images.new_zeros(len(images), -(-(len(live) + 2) // multiple) * multiple)
+    inputs[:, : len(live)], inputs[:, len(live)] = images[:, live], 1
+    return live, inputs
+
+
 class FirstLayer:
     """The products of layer 1, made smaller: only live pixels, and the bias within the product.
 
@@ -182,15 +193,11 @@ class FirstLayer:
     """
 
     def __init__(self, images: Tensor, num_outputs: int):
-        live = images.any(dim=0).nonzero().squeeze(1)
-        self._ones = len(live)
-        width = -(-(self._ones + 2) // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+        live, self.inputs = live_inputs(images, COLUMN_MULTIPLE)
+        self._ones, width = len(live), self.inputs.shape[1]
         self._pixels = F.pad(live, (0, width - self._ones))  # weights that meet zeros fill up
         self._columns = torch.full((images.shape[1],), width - 1, device=images.device)
         self._columns[live] = torch.arange(self._ones, device=images.device)
-        self.inputs = images[:, self._pixels]  # [N, width]
-        self.inputs[:, self._ones :] = 0
-        self.inputs[:, self._ones] = 1
         self.weight, self.gradient = self.inputs.new_empty(2, 1, num_outputs, width)
 
     def load(self, weight: Tensor, bias: Tensor) -> None:

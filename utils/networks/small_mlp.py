@@ -3,6 +3,7 @@
 import ctypes
 
 from utils.networks import native
+from utils.networks.mlp_gradients import live_inputs
 from utils.networks.native import LANES, Buffer, address
 
 import torch
@@ -20,12 +21,9 @@ class SmallMLPGradient:
     """
 
     def __init__(self, library: ctypes.CDLL, images: Tensor, labels: Tensor):
-        self._library, (count, _) = library, images.shape
-        live = images.any(0).nonzero().squeeze(1)
-        width = -(-(len(live) + 1) // COLUMNS) * COLUMNS
-        inputs = images.new_zeros(count, width)
-        inputs[:, : len(live)], inputs[:, len(live)] = images[:, live], 1
-        sizes = [ctypes.c_long(number) for number in (count, width, len(live))]
+        live, inputs = live_inputs(images, COLUMNS)
+        self._library, count = library, len(images)
+        sizes = [ctypes.c_long(number) for number in (*inputs.shape, len(live))]
         library.space_bytes.restype = ctypes.c_long
         space, self._nll = Buffer(), images.new_empty(count)
         space.hold(library.space_bytes(*sizes[:2]))

@@ -126,19 +126,19 @@ class Potential:
         are computed.
         """
         if self._whole:
-            nll, margins = [self._whole(weights, gradient)], [weights[:0]]
+            nll, margins = self._whole(weights, gradient), weights[:0]
         else:
             nll, margins = self._pass_by_chunks(weights, gradient, rows)
         gradient = self.ranks.sum(gradient)
         if self.temperature != 1:
             gradient.div_(self.temperature)
         self.prior.add_gradient(gradient, weights)
-        return torch.cat(nll), torch.cat(margins)
+        return nll, margins
 
     def _pass_by_chunks(
         self, weights: Tensor, gradient: Tensor, rows: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Set `gradient` to that of the NLL; return the NLLs and margins of each chunk."""
+    ) -> tuple[Tensor, Tensor]:
+        """Set `gradient` to that of the NLL; return NLLs and margins."""
         nll, margins = [weights[:0]], [weights[:0]]
         self._passes.begin(weights, gradient)
         for chunk, labels, count in self._chunks(rows):
@@ -149,7 +149,7 @@ class Potential:
             nll.append(chunk_nll[0, :count])
             self._backward(errors[0], count)
         self._passes.finish()
-        return nll, margins
+        return torch.cat(nll), torch.cat(margins)
 
     def _chunks(self, rows: Tensor | None) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
         """Yield some rows at a time, their labels, and how many they are without filling."""
