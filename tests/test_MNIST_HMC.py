@@ -1,7 +1,6 @@
 """The script as a user runs it, at toy size: what it leaves, and what it refuses."""
 
 import json
-import math
 
 from tests.networks.toy_networks import GroupedConvNet
 from tests.toy_chains import TOY, WEIGHTS, records
@@ -181,22 +180,32 @@ def test_a_network_without_closed_forms_is_sampled_with_lists(tmp_path, monkeypa
     assert np.mean([record["list_rows"] for record in trace]) < 200  # of 800 images
 
 
-@pytest.mark.parametrize("start", ["anchored", "initialisation"])
-def test_where_chains_start(script, tmp_path, start):
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("anchored", ["anchored", "anchored"]),
+        ("initialisation", ["initialisation", "initialisation"]),
+        ("mixed", ["anchored", "initialisation"]),
+    ],
+)
+def test_where_chains_start(script, tmp_path, start, expected):
     """Before it moves an anchored chain fits the data with weights of the prior's size."""
     arguments = ("--start", start, "--hidden_sizes", 64, "--anchored_epochs", 100)
     stay = ("--num_burnin", 0, "--no-adapt_step_size", "--num_steps", 1, "--step_size", 1e-9)
-    process = script("MNIST_HMC", *TOY, *arguments, *stay)
+    process = script("MNIST_HMC", *TOY, *arguments, *stay, "--num_chains", 2)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
-    mean_square = np.square(np.load(run / "samples.npy")[0]).mean()
-    nll = records(run)[0]["nll"]
-    if start == "anchored":
-        assert 0.9 < mean_square < 1.3
-        assert nll < 50
-    else:
-        assert mean_square < 0.01
-        assert nll == pytest.approx(600 * np.log(10), rel=0.05)
+    chains = np.split(np.load(run / "samples.npy"), 2)
+    for number, (samples, kind) in enumerate(zip(chains, expected, strict=True)):
+        mean_square = np.square(samples[0]).mean()
+        nll = next(record["nll"] for record in records(run) if record["chain"] == number)
+        if kind == "anchored":
+            assert 0.9 < mean_square < 1.3
+            assert nll < 50
+        else:
+            assert mean_square < 0.01
+            assert nll == pytest.approx(600 * np.log(10), rel=0.05)
+    assert not np.allclose(chains[0][0], chains[1][0])
 
 
 @pytest.mark.parametrize("setting", ["jitter", "target_acceptance"])
@@ -243,8 +252,8 @@ def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
             grow_trajectories=False,
         )),
         ("laptop", dict(
-            hidden_sizes=[512], trajectory_length=pytest.approx(math.pi / 2, abs=1e-5),
-            num_steps=None, num_samples=250, start="anchored", jitter=0.1,
+            hidden_sizes=[512], trajectory_length=0.8, num_steps=None, num_samples=250,
+            store_every=2, start="mixed", jitter=0.1,
         )),
         ("quick", dict(hidden_sizes=[64], num_train=3000, start="anchored")),
     ],
@@ -252,7 +261,7 @@ def test_the_largest_and_the_smallest_step_are_steps(script, step_size):
 def test_settings_are_those_that_were_promised(name, expected):
     config = load_config(hmc.HMCConfig, "MNIST_HMC", ["--config_name", name])
     assert {field: getattr(config, field) for field in expected} == expected
-    everything = {"dataset": "MNIST", "num_chains": 1, "store_every": 1}
+    everything = {"dataset": "MNIST", "num_chains": 1}
     everything |= {} if name == "quick" else {"num_train": None}
     assert {field: getattr(config, field) for field in everything} == everything
     config.hmc_settings()

@@ -61,8 +61,9 @@ class HMCConfig(PriorConfig):
     )
     start: str = option(
         "anchored",
-        "start of chains: PyTorch's initialisation, a draw from the prior, or a MAP near one",
-        choices=("initialisation", "prior", "anchored"),
+        "start of chains: PyTorch's initialisation, a draw from the prior, a MAP near one, or "
+        "mixed: a MAP near a draw for the first chain, the initialisation for the second, and so on",
+        choices=("initialisation", "prior", "anchored", "mixed"),
     )
     anchored_epochs: int = option(
         8, "epochs at each of the 3 learning rates that find this MAP", minimum=1
@@ -236,18 +237,34 @@ def start_weights(config: HMCConfig, problem: Problem, first: int = 0) -> Tensor
     Chains before the `first` have begun already.
     """
     numbers = range(first, config.num_chains)
-    streams = [generator(config.seed, "initial_weights", chain) for chain in numbers]
-    if config.start != "anchored":
-        prior, network = problem.tempered_prior, problem.network
-        draw = prior.draw if config.start == "prior" else type(network).initial_weights
-        return torch.stack([draw(network, stream) for stream in streams]).to(problem.device)
+    streams = {chain: generator(config.seed, "initial_weights", chain) for chain in numbers}
+    starts = ("anchored", "initialisation") if config.start == "mixed" else (config.start,)
+    start_of = {chain: starts[chain % len(starts)] for chain in numbers}
+    anchored = [chain for chain in numbers if start_of[chain] == "anchored"]
+    maps = anchored_starts(config, problem, {chain: streams[chain] for chain in anchored})
+    prior, network = problem.tempered_prior, problem.network
+    draws = {"prior": prior.draw, "initialisation": type(network).initial_weights}
+    weights = [
+        maps[chain] if chain in anchored else draws[start_of[chain]](network, streams[chain])
+        for chain in numbers
+    ]
+    return torch.stack([start.to(problem.device) for start in weights])
+
+
+def anchored_starts(
+    config: HMCConfig, problem: Problem, streams: dict[int, torch.Generator]
+) -> dict[int, Tensor]:
+    """Return a MAP near a draw from the prior for each of these chains."""
+    if not streams:
+        return {}
     total = len(LEARNING_RATES) * config.anchored_epochs * len(streams)
     with progress_bar(total, "anchored start") as bar:
-        return anchored_maps(
-            problem.network, problem.data, streams, config.seed, config.anchored_epochs,
-            problem.prior, problem.temperature, numbers,
+        maps = anchored_maps(
+            problem.network, problem.data, list(streams.values()), config.seed,
+            config.anchored_epochs, problem.prior, problem.temperature, list(streams),
             on_epoch=lambda member, epoch, loss: bar.update(),
         )  # fmt: skip
+    return dict(zip(streams, maps, strict=True))
 
 
 class HMC(Method):
