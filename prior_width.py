@@ -73,6 +73,7 @@ def main(config: PriorWidthConfig) -> None:
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
     run.save_json("widths.json", widths)
     hmc_figures.prior_width.save(run)
+    run.log_records("widths", widths)
     run.finish({"widths": widths})
     print()
     print_table(hmc_figures.width_rows(widths))

@@ -114,6 +114,7 @@ def main(config: BiasConfig) -> None:
     run.select_matmul()
     cells = run_cells(run, problem, candidate.posterior)
     hmc_figures.sampler_bias.save(run)
+    run.log_records("cells", cells)
     run.finish({"cells": cells})
     print_table(hmc_figures.bias_rows(cells))
     print(f"Saved in {run.directory}")

@@ -100,7 +100,7 @@ def main(config: BalanceConfig) -> None:
     records = train_grid(run, networks, images)
     summary = {"cells": [final_numbers(record) for record in records]}
     drawn = (figures.balance, figures.intervention)
-    conclude(run, summary, drawn, claims=mass_claims.BALANCE)
+    conclude(run, summary, drawn, claims=mass_claims.BALANCE, records=summary)
 
 
 def networks_of(config: BalanceConfig, images: Dataset) -> dict[str, Network]:

@@ -39,6 +39,7 @@ from utils.symmetry.matching import METHODS, make_matcher
 from utils.symmetry.normal_forms import NormalForm, unit_norm
 from utils.symmetry.rebasin import move, rebase_all
 
+import numpy as np
 from torch import Tensor
 
 KIND = "symmetry_compact"
@@ -76,7 +77,7 @@ def main(config: CompactConfig) -> None:
         results[name] = compare_gaussians(members, name, ready, images, config)
     run.save_json("compact.json", results)
     shown = {"tables": [tables.gaussians_without_scales], "claims": [claims.scales_matter]}
-    conclude(run, {"columns": results}, **shown)
+    conclude(run, {"columns": results}, **shown, records={"gaussians": mean_scores(results)})
 
 
 # ---- Gaussians
@@ -129,6 +130,17 @@ def score_draws(posterior: Gaussian, truth: Tensor, data: Dataset, config: Compa
     at_mean = class_probabilities(posterior.network, posterior.mean, data.test_images)
     scores = {name: [each[name] for each in repeats] for name in repeats[0]}
     return scores | {"mean_accuracy": [accuracy(at_mean, data.test_labels)]}
+
+
+def mean_scores(results: dict) -> list[dict]:
+    """Return a record for every Gaussian, with the means of its scores."""
+    return [
+        {"posterior": name, "scales": scales, "gaussian": key}
+        | {score: float(np.mean(values)) for score, values in scores.items()}
+        for name, result in results.items()
+        for scales, gaussians in result["scales"].items()
+        for key, scores in gaussians.items()
+    ]
 
 
 CONFIG = CompactConfig

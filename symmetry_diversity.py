@@ -95,7 +95,8 @@ def main(config: DiversityConfig) -> None:
     run.save_arrays("diversity.npz", ood=images.outside_name, **results)
     summary |= {"ood": images.outside_name, "groups": means_of_groups(results)}
     drawn = (quality_figures.functional_collapse, quality_figures.diversity_scale)
-    conclude(run, summary, drawn, claims=[quality_claims.collapse_is_absent])
+    decided, records = [quality_claims.collapse_is_absent], {"pairs": summary["groups"]}
+    conclude(run, summary, drawn, claims=decided, records=records)
 
 
 # ---- what is compared

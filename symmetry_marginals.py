@@ -65,9 +65,10 @@ def main(config: MarginalsConfig) -> None:
         for name, members in posteriors.items()
     }
     run.save_json("marginals.json", results)
+    summary = without_counts(results)
     conclude(
-        run, without_counts(results), [figures.largest_weights], [tables.uniformity_tests],
-        [claims.units_are_exchangeable],
+        run, summary, [figures.largest_weights], [tables.uniformity_tests],
+        [claims.units_are_exchangeable], {"tests": summary},
     )  # fmt: skip
 
 

@@ -75,7 +75,10 @@ def main(config: MassConfig) -> None:
     network.save(run.path("network.json"))
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
     summary = summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed)
-    conclude(run, summary, [figures.representation_cost], claims=mass_claims.MASS)
+    conclude(
+        run, summary, [figures.representation_cost], claims=mass_claims.MASS,
+        records={"clusters": summary["clusters"]},
+    )  # fmt: skip
 
 
 def find_posteriors(config: MassConfig) -> list[Path]:

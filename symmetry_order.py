@@ -42,6 +42,7 @@ from torch import Tensor
 KIND = "symmetry_order"
 PARTS = 10  # of the first epoch, with a snapshot after each
 MATCHINGS = ("activation", "weight")
+MEASURES = (*KEYS, *(f"not_by_{method}" for method in MATCHINGS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ def main(config: OrderConfig) -> None:
     for key in KEYS:
         results |= order_correlations(network, weights, key)
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
-    conclude(run, summary_of(epochs, results), [figures.order], claims=[claims.order_settles])
+    summary = summary_of(epochs, results)
+    records = {"measures": {name: summary[f"{name}_step"] for name in MEASURES}}
+    conclude(run, summary, [figures.order], claims=[claims.order_settles], records=records)
 
 
 # ---- training
@@ -165,7 +168,7 @@ def summary_of(epochs: list[float], results: dict[str, np.ndarray]) -> dict:
     An interval of one epoch has room for more changes than a tenth of one.
     """
     numbers = {"interval": {"first": epochs[1] - epochs[0], "last": epochs[-1] - epochs[-2]}}
-    for name in (*KEYS, *(f"not_by_{method}" for method in MATCHINGS)):
+    for name in MEASURES:
         values = np.nanmean(results[f"{name}_step"], axis=(1, 2))
         numbers[f"{name}_step"] = {"first": float(values[0]), "last": float(values[-1])}
         numbers[f"{name}_start_to_end"] = float(np.nanmean(results[f"{name}_end"][0]))

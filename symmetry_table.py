@@ -219,7 +219,8 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})
     tables = [lambda results: quality_tables.quality_tables(rows, summary)]
-    conclude(run, summary, quality_figures.TABLE, tables, quality_claims.TABLE)
+    records = {"posteriors": rows}
+    conclude(run, summary, quality_figures.TABLE, tables, quality_claims.TABLE, records)
 
 
 def summary_of(standard: Standard, powers: dict) -> dict:

@@ -79,7 +79,8 @@ def main(config: ToyConfig) -> None:
         "tied": int((count_ties(network, scaled, "last_layer") > 0).sum()),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
-    conclude(run, summary, [figures.toy], claims=claims.TOY)
+    shapes = {key: summary[key] for key in ("shape", "shape_errors")}
+    conclude(run, summary, [figures.toy], claims=claims.TOY, records={"shapes": shapes})
 
 
 # ---- networks

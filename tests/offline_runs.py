@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from wandb.proto.wandb_internal_pb2 import Record, RunRecord
 
 
@@ -69,6 +70,23 @@ def read_offline_run(directory: Path, session: int = -1) -> OfflineRun:
         directory=file.parent,
         exit_code=next(r.exit.exit_code for r in records if r.HasField("exit")),
     )
+
+
+def check_told(directory: Path, table: str, rows: int) -> None:
+    """Check that wandb has been told whose run this is, its settings, figures and this table."""
+    told = read_offline_run(directory)
+    kind = json.loads((directory / "meta.json").read_text())["kind"]
+    assert (told.start.run_group, told.start.job_type) == ("default", kind)
+    assert told.start.display_name == directory.name
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    assert config.items() <= told.config.items()
+    assert told.exit_code == 0
+    assert told.images.keys() == {path.stem for path in directory.glob("*.png")}
+    columns, lines = told.table(table)
+    assert len(lines) == rows
+    numbers = [value for line in lines for value in line if isinstance(value, float)]
+    assert numbers
+    assert len(columns) == len(set(columns)) > 1
 
 
 def _values(items) -> dict:

@@ -5,6 +5,7 @@ import shutil
 
 from papers.compact.hmc_figures import prior_width, width_rows
 from tests.drawn import assert_readable
+from tests.offline_runs import check_told
 
 import numpy as np
 import pytest
@@ -26,9 +27,10 @@ def two_runs(evaluated, tmp_path):
 
 
 def test_two_priors(two_runs, script, tmp_path):
-    done = script("prior_width", "--runs", *map(str, two_runs), *TOY)
+    done = script("prior_width", "--runs", *map(str, two_runs), *TOY, "--wandb", "offline")
     assert done.returncode == 0, done.stderr
     run = tmp_path / "default" / "prior_width-MNIST-quick"
+    check_told(run, "widths", rows=2)
     wide, narrow = json.loads((run / "widths.json").read_text())
     assert (wide["prior_std"], narrow["prior_std"]) == (1, 0.5)
     assert wide["hmc"] == narrow["hmc"]  # of the same samples

@@ -4,6 +4,7 @@ import json
 
 from papers.compact.hmc_figures import bias_rows, sampler_bias
 from tests.drawn import assert_readable
+from tests.offline_runs import check_told
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ TOY = (
 @pytest.fixture
 def records(evaluated, script, tmp_path, few_test_images):
     hmc = evaluated / "default" / "HMC-MNIST-quick"
-    done = script("sampler_bias", "--hmc", str(hmc), *TOY)
+    done = script("sampler_bias", "--hmc", str(hmc), *TOY, "--wandb", "offline")
     assert done.returncode == 0, done.stderr
+    check_told(tmp_path / "default" / "sampler_bias-MNIST-quick", "cells", rows=3)
     path = tmp_path / "default" / "sampler_bias-MNIST-quick" / "cells.jsonl"
     return hmc, path, done
 

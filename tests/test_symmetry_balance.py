@@ -13,6 +13,7 @@ from symmetry_balance import (
     project,
     second_differences,
 )
+from tests.offline_runs import check_told
 from utils.data.datasets import load_dataset
 from utils.methods.training import TrainingSettings, start_training
 from utils.networks.mlp import MLP
@@ -38,9 +39,10 @@ def data(data_dir):
 
 @pytest.mark.figures
 def test_the_script_measures_every_cell(script, tmp_path):
-    done = script("symmetry_balance", *TOY)
+    done = script("symmetry_balance", *TOY, "--wandb", "offline")
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_balance-MNIST-quick"
+    check_told(directory, "cells", rows=12)
     records = [json.loads(line) for line in (directory / "cells.jsonl").read_text().splitlines()]
     assert len(records) == 2 * (2 * 2 + 2)
     assert [record["network"] for record in records] == ["mlp"] * 6 + ["optunet"] * 6

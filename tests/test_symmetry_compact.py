@@ -2,6 +2,7 @@
 
 import json
 
+from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.symmetry.transformation import random_transformation
@@ -26,10 +27,11 @@ def copies(tmp_path):
 def test_gaussians_of_copies_fit_once_scales_and_order_are_removed(script, copies, tmp_path):
     done = script(
         "symmetry_compact", "--config_name", "quick", "--posteriors", f"copies={copies}",
-        "--num_match_images", 200, "--num_draws", 3, "--num_repeats", 3,
+        "--num_match_images", 200, "--num_draws", 3, "--num_repeats", 3, "--wandb", "offline",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_compact-MNIST-quick"
+    check_told(directory, "gaussians", rows=6)
     (result,) = json.loads((directory / "compact.json").read_text()).values()
     assert result["networks"] == 12
     for scales in ("unit norm", "minimum mass"):

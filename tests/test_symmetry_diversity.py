@@ -5,6 +5,7 @@ import json
 from papers.symmetry.quality_claims import collapse_is_absent
 from papers.symmetry.quality_figures import diversity_scale, functional_collapse
 from tests.drawn import assert_readable
+from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.quality.diversity import entropy, mutual_information
@@ -35,10 +36,11 @@ def test_all_groups_of_pairs(script, tmp_path, data_dir):
     save_members(tmp_path / "chains", 8, num_chains=2)
     done = script(
         "symmetry_diversity", *TOY, "--networks", tmp_path / "networks", "--hmc",
-        tmp_path / "chains",
+        tmp_path / "chains", "--wandb", "offline",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_diversity-MNIST-quick"
+    check_told(directory, "pairs", rows=4)
     with np.load(directory / "diversity.npz") as results:
         counts = {name: len(results[name]) for name in results.files if name.endswith("inside")}
         first = results["inside"][0]

@@ -3,6 +3,7 @@
 import json
 
 from symmetry_marginals import views_of
+from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.files import Members
 from utils.posteriors.samples import Points
@@ -37,9 +38,11 @@ def posteriors(tmp_path):
 def test_independent_networks_pass_and_a_chain_that_stays_cannot_be_judged(
     script, tmp_path, posteriors
 ):
-    done = script("symmetry_marginals", "--config_name", "quick", "--posteriors", *posteriors)
+    arguments = ("--posteriors", *posteriors, "--wandb", "offline")
+    done = script("symmetry_marginals", "--config_name", "quick", *arguments)
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_marginals-MNIST-quick"
+    check_told(directory, "tests", rows=12)
     assert (directory / "largest_weights.png").stat().st_size > 5000
     results = json.loads((directory / "marginals.json").read_text())
     for group in ("h1", "h2"):

@@ -3,6 +3,7 @@
 import json
 
 from symmetry_mass import lightest_masses, names_of, two_clusters, two_modes
+from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.symmetry.mass import mass, minimum_mass
@@ -30,10 +31,12 @@ def save_networks(directory, network, count: int = 30):
 def test_masses_of_a_set_of_networks(script, tmp_path):
     weights = save_networks(tmp_path / "networks", NETWORK)
     done = script(
-        "symmetry_mass", "--config_name", "quick", "--posterior", tmp_path / "networks"
+        "symmetry_mass", "--config_name", "quick", "--posterior", tmp_path / "networks",
+        "--wandb", "offline",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_mass-MNIST-quick"
+    check_told(directory, "clusters", rows=2)
     assert (directory / "representation_cost.png").stat().st_size > 5000
     counted = torch.cat([slot.of(weights).flatten(1) for slot in NETWORK.slots[::2]], 1)
     with np.load(directory / "mass.npz") as results:

@@ -3,11 +3,13 @@
 import json
 
 from symmetry_order import (
+    MEASURES,
     OrderConfig,
     order_correlations,
     train_with_snapshots,
     transpositions,
 )
+from tests.offline_runs import check_told
 from utils.data.datasets import load_dataset
 from utils.methods.training import settings_of, start_training, train
 from utils.networks.mlp import MLP
@@ -25,10 +27,11 @@ NETWORK = MLP((6, 5, 4, 3))
 def test_the_script_leaves_its_results(script, tmp_path):
     done = script(
         "symmetry_order", "--config_name", "quick", "--num_train", 300, "--num_epochs", 3,
-        "--num_networks", 2, "--hidden_sizes", 8, 6,
+        "--num_networks", 2, "--hidden_sizes", 8, 6, "--wandb", "offline",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_order-MNIST-quick"
+    check_told(directory, "measures", rows=len(MEASURES))
     assert (directory / "order.png").stat().st_size > 5000
     with np.load(directory / "order.npz") as results:
         np.testing.assert_allclose(results["epochs"], [*np.arange(11) / 10, 2, 3])

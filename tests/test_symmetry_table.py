@@ -4,6 +4,7 @@ import json
 
 from papers.symmetry.quality_figures import TABLE
 from tests.drawn import assert_readable
+from tests.offline_runs import check_told
 from utils.data.datasets import load_pixels
 from utils.evaluation.metrics import agreement, brier
 from utils.networks.mlp import MLP
@@ -64,9 +65,10 @@ def posteriors(tmp_path):
 
 
 def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeypatch):
-    done = script("symmetry_table", *TOY, *FEW, *posteriors)
+    done = script("symmetry_table", *TOY, *FEW, *posteriors, "--wandb", "offline")
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_table-MNIST-quick"
+    check_told(directory, "posteriors", rows=15)
     rows = json.loads((directory / "table.json").read_text())
     named = {(row["name"], row["modes"]): row for row in rows}
     assert [(row["name"], row["modes"], row["samples"], row["averaged"]) for row in rows] == [

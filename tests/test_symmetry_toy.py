@@ -12,6 +12,7 @@ from symmetry_toy import (
     summary_of,
     two_clouds,
 )
+from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import open_samples
 
@@ -29,10 +30,11 @@ def random(seed: int = 0) -> torch.Generator:
 def test_the_script_runs_and_leaves_its_results(script, tmp_path, hidden_units):
     done = script(
         "symmetry_toy", "--config_name", "quick", "--num_networks", 300, "--num_epochs", 3,
-        "--hidden_units", hidden_units,
+        "--hidden_units", hidden_units, "--wandb", "offline",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = tmp_path / "default" / "symmetry_toy-gaussians-quick"
+    check_told(directory, "shapes", rows=2)
     assert (directory / "DONE").exists()
     assert (directory / "toy.png").stat().st_size > 5000
     summary = json.loads((directory / "summary.json").read_text())

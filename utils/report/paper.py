@@ -135,13 +135,16 @@ def figure(kind: str, source: str, title: str, caption: str) -> Callable[[Callab
     return lambda draw: RunFigure(kind, draw.__name__, title, caption, source, styled(draw))
 
 
-def conclude(run, summary: dict, figures=(), tables=(), claims=()) -> None:
+def conclude(run, summary: dict, figures=(), tables=(), claims=(), records=None) -> None:
     """Save the figures of a run, finish it, and print its tables and how claims fare.
 
     `tables` are functions of results, as in the report; claims are those that this run decides.
+    `records` are what wandb shows as tables, by name.
     """
     for each in figures:
         each.save(run)
+    for name, rows in (records or {}).items():
+        run.log_records(name, rows)
     run.finish(summary)
     results = Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
     for write in tables:

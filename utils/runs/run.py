@@ -214,6 +214,15 @@ class Run(Stoppable):
     def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
         self._wandb.log_table(name, columns, rows)
 
+    def log_records(self, name: str, records: list[dict] | dict[str, dict]) -> None:
+        """Log the numbers and texts of records, which may be nested, as a table; see `flat`."""
+        if isinstance(records, dict):
+            records = [{"name": key} | record for key, record in records.items()]
+        lines = [flat(record) for record in records]
+        columns = list(dict.fromkeys(column for line in lines for column in line))
+        rows = [[line.get(column) for column in columns] for line in lines]
+        self.log_table(name, columns, rows)
+
     # -- checkpoints
 
     def save_checkpoint(self, counters: dict, /, **arrays) -> None:
@@ -295,6 +304,17 @@ class Run(Stoppable):
         self.meta["core_seconds"] = round(self._core_seconds_before + busy, 1)
         self.meta["peak_memory"] = peak_memory()
         self.save_json("meta.json", self.meta)
+
+
+def flat(record: dict, prefix: str = "") -> dict:
+    """Return {"a/b": value} of nested mappings, without the lists in them."""
+    line = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            line |= flat(value, f"{prefix}{key}/")
+        elif not isinstance(value, list | tuple):
+            line[f"{prefix}{key}"] = value
+    return line
 
 
 def _provenance(device: torch.device) -> dict:

@@ -62,7 +62,7 @@ class HMCConfig(PriorConfig):
     start: str = option(
         "anchored",
         "start of chains: PyTorch's initialisation, a draw from the prior, a MAP near one, or "
-        "mixed: a MAP near a draw for the first chain, the initialisation for the second, and so on",
+        "mixed: a MAP for the first chain, the initialisation for the second, and so on",
         choices=("initialisation", "prior", "anchored", "mixed"),
     )
     anchored_epochs: int = option(
