@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import stat
 
 from utils.runs.errors import UserError
@@ -51,6 +52,19 @@ def test_a_file_is_whole_or_absent(tmp_path):
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, fail_half_way)
     assert np.load(path).tolist() == [1, 1, 1]
+
+
+def test_an_array_that_the_disk_takes_in_part_says_that_it_is_full(tmp_path):
+    """numpy's own error for this has no number."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="written") as raised:
+            write_atomically(tmp_path / "numbers.npy", lambda f: np.save(f, np.ones(10_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_has_no_nan(tmp_path):

@@ -1,5 +1,6 @@
 """Files that are whole or absent, checkpoints, and files that grow while a run goes on."""
 
+import errno
 import json
 import math
 import os
@@ -52,6 +53,10 @@ def _write_beside(path: Path, write: Callable, put: Callable[[Path, Path], None]
             os.fsync(file.fileno())
         put(temporary, path)
         _sync_directory(path.parent)
+    except OSError as error:
+        if error.errno is None:  # numpy does not say why the disk took only part of an array
+            raise OSError(errno.ENOSPC, str(error)) from None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from utils.runs.errors import UserError
+from utils.runs.wording import megabytes
 
 from tqdm import tqdm
 
@@ -29,12 +30,12 @@ def check_space(
     has written `disk_bytes_written` before.
     """
     memory = peak_memory() + memory_bytes
-    print(f"Needs {memory / 1e9:.1f} GB of memory and {disk_bytes / 1e6:.0f} MB in {directory}")
+    print(f"Needs {memory / 1e9:.1f} GB of memory and {megabytes(disk_bytes)} in {directory}")
     free = shutil.disk_usage(directory).free
     if disk_bytes - disk_bytes_written > free:
         raise UserError(
-            f"This needs {disk_bytes / 1e6:.0f} MB of disk, but only {free / 1e6:.0f} MB are "
-            f"free at {directory}: free some, or give another --out_dir."
+            f"This needs {megabytes(disk_bytes)} of disk, but only {megabytes(free)} are free at "
+            f"{directory}: free some, or give another --out_dir."
         )
     if memory_bytes > available_memory():
         print(
