@@ -38,6 +38,7 @@ from utils.runs.files import read_mapping, read_records
 from utils.runs.lookup import PastRun, existing
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
+from utils.runs.wording import plural
 from utils.runs.seeding import generator
 
 import torch
@@ -94,8 +95,9 @@ def open_runs(config: PriorWidthConfig) -> dict[str, Candidate]:
     named = {f"σ = {width_of(each):.4g}": each for each in opened}
     if len(named) < max(2, len(opened)):
         raise UserError(
-            f"{len(opened)} runs of HMC with {len(named)} different priors are no comparison: give "
-            "--runs with one of each prior, or the --run_batch_name of a sweep over priors."
+            "This compares runs of HMC with different priors, one of each, but these are "
+            f"{plural(len(opened), 'run')} with {plural(len(named), 'prior')}: give other --runs, "
+            "or the --run_batch_name of a sweep over priors."
         )
     first, *others = (each.run for each in opened)
     for other in others:
