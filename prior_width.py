@@ -38,8 +38,8 @@ from utils.runs.files import read_mapping, read_records
 from utils.runs.lookup import PastRun, existing
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
-from utils.runs.wording import plural
 from utils.runs.seeding import generator
+from utils.runs.wording import plural
 
 import torch
 
