@@ -89,6 +89,7 @@ TABLES = {  # of a section: the rows that symmetry_table.py has left
     "OptuNet beside two references": ("laptop-symmetry/numbers.json", "posteriors"),
     "LeNet on FashionMNIST": ("lenet-FashionMNIST/table.json", None),
     "LeNet on CIFAR-10": ("lenet-CIFAR10/table.json", None),
+    "Paper A's network beside its chain": ("mlp-MNIST/table.json", None),
 }
 SPACES = {"weights": 0, "canonical": 1, "rebased": 2, "inside": 3}  # and their columns
 
