@@ -55,7 +55,7 @@ from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
-from utils.runs.lookup import NEWEST, PastRun, existing, locate
+from utils.runs.lookup import NEWEST, PastRun, check_kind, existing, locate
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 
@@ -145,7 +145,8 @@ def open_named(
         path = locate(config, getattr(config, name), *OPTIONS[name], like, optional=not is_truth)
         remedy = "give the path of another run" + ("" if is_truth else f", or --{name} none")
         if path:
-            check_kind(path, name)
+            other = f"give another --{name}, or --posteriors NAME={path} with a name of your choice"
+            check_kind(path, [OPTIONS[name][0]], other)
     if path:
         thinning = {"discard": config.discard, "most": config.num_samples} if is_truth else {}
         return open_candidate(name, title, path, remedy, **thinning)
@@ -155,16 +156,6 @@ def open_named(
             "--truth."
         )
     return None
-
-
-def check_kind(path: Path, name: str) -> None:
-    """Refuse a run of another kind, which would be taken for this one in tables."""
-    kind, expected = PastRun(path).kind, OPTIONS[name][0]
-    if kind not in (None, expected):
-        raise UserError(
-            f"{path} is a run of kind {kind}, not {expected}: give another --{name}, or "
-            f"--posteriors NAME={path} with a name of your choice."
-        )
 
 
 def input_name(name: str) -> str:

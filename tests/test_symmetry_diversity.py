@@ -67,6 +67,14 @@ def information_of_first_pair(weights: torch.Tensor, data_dir) -> float:
     return mutual_information(both, entropy(both))
 
 
+def test_images_from_elsewhere_are_of_another_data_set(script, tmp_path):
+    save_members(tmp_path / "networks", 4)
+    arguments = ("--networks", tmp_path / "networks", "--ood", "MNIST")
+    done = script("symmetry_diversity", *TOY, *arguments)
+    assert done.returncode == 2
+    assert "--ood MNIST is the data set itself" in done.stderr
+
+
 def test_chains_are_no_independent_networks(script, tmp_path):
     save_members(tmp_path / "chains", 8, num_chains=2)
     done = script("symmetry_diversity", *TOY, "--networks", tmp_path / "chains")

@@ -129,7 +129,11 @@ def check_resume(script, directory, posteriors, rows) -> None:
 def test_mistakes_end_in_a_sentence(script, tmp_path):
     save(Points(draw(4, 0), NETWORK), tmp_path / "few")
     save(Points(torch.randn(3, MLP((784, 3, 10)).num_weights), MLP((784, 3, 10))), tmp_path / "x")
+    save(Points(draw(4, 0), NETWORK), tmp_path / "swag")
+    (tmp_path / "swag" / "meta.json").write_text('{"kind": "SWAG"}')
     mistakes = {
+        "of kind SWAG, not HMC: give another --hmc": ["--hmc", tmp_path / "swag"],
+        "not sgd or ensemble": ["--networks", tmp_path / "swag"],
         "at least 9": [],
         "posteriors of one network": ["--posteriors", f"x={tmp_path / 'x'}"],
         "name of a reference": ["--posteriors", f"hmc={tmp_path / 'x'}"],

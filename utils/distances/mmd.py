@@ -70,16 +70,18 @@ def fit_width(reference: Tensor) -> float:
 # ---- its estimate
 
 
-def mmd_squares(kernel: Tensor, first: Tensor, modes: np.ndarray) -> Tensor:
+def mmd_squares(
+    kernel: Tensor, first: Tensor, modes: np.ndarray, weights: np.ndarray | float = 1.0
+) -> Tensor:
     """Return MMD² [P] between the rows that each mask in `first` [P, N] chooses and all others.
 
     It is the mean kernel of rows of different modes on the same side, for both, less twice that of
-    rows on two sides. `modes` [N] numbers the modes of all rows.
+    rows on two sides. `modes` [N] numbers the modes of all rows; means have the rows' `weights`.
     """
     modes = torch.from_numpy(modes)
     different = (modes[:, None] != modes).double()
-    first = torch.atleast_2d(first).double()
-    second = 1 - first
+    first, weights = torch.atleast_2d(first).double(), torch.as_tensor(weights).double()
+    first, second = weights * first, weights * (1 - first)
     sums = first @ kernel
     across = (sums * second).sum(1) / (first.sum(1) * second.sum(1))
     apart = kernel * different
@@ -119,16 +121,18 @@ def distance(
 ) -> Distance:  # fmt: skip
     """Return MMD² between the first rows and the rest, with its null.
 
-    `blocks` [N] numbers the blocks of rows; none has rows of both sides. Without enough of them, or
-    with no draws, there is no null.
+    `blocks` [N] numbers the blocks of rows; none has rows of both sides. All blocks count alike,
+    whatever their size. Without enough of them, or with no draws, there is no null.
     """
     first = np.arange(len(kernel)) < num_first
-    value = mmd_squares(kernel, torch.from_numpy(first), modes).item()
+    _, numbers, sizes = np.unique(blocks, return_inverse=True, return_counts=True)
+    weights = sizes.max() / sizes[numbers]
+    value = mmd_squares(kernel, torch.from_numpy(first), modes, weights).item()
     counts = [len(np.unique(blocks[side])) for side in (first, ~first)]
     if not draws or min(counts) < MIN_BLOCKS:
         return Distance(value)
     masks = splits(blocks, counts[0], draws, random)
-    null = mmd_squares(kernel, torch.from_numpy(masks), modes).numpy()
+    null = mmd_squares(kernel, torch.from_numpy(masks), modes, weights).numpy()
     return beside_null(value, null, rounding=1e-12)
 
 

@@ -60,6 +60,8 @@ def load_test_images(
             f"The network {network} has {network.num_classes} classes, but {data.name} "
             f"{data.num_classes}: give the --dataset that it was trained on."
         )
+    if other == data.name:
+        raise UserError(f"--ood {other} is the data set itself: give another one.")
     arguments = (data.image_shape, data_dir)
     elsewhere = (
         load_other_images(other, *arguments) if other else load_usual_images(data.name, *arguments)

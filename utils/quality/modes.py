@@ -96,16 +96,14 @@ def sample_modes(name: str, modes: Sequence[Posterior], most: int, seed: int) ->
     return SampleSet(name, modes, min(most // len(modes), *stored, most), seed)
 
 
-def same_size(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows' blocks on two sides, with blocks about as large on both.
+def same_number(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the rows' blocks on two sides, with as many blocks on both.
 
-    Independent networks beside modes of k samples are put together k at a time. Blocks are never
-    cut: of other sizes, as many are put together as come closest. Numbers of the second side go on
-    after those of the first.
+    Neighbouring blocks of the side with more are put together. Only then does permuting them hold
+    its level whatever depends on what: a mean of several independent networks varies less than
+    one of as many samples of a mode. Numbers of the second side go on after those of the first.
     """
-    shares = [len(each) / len(np.unique(each)) for each in (first, second)]
-    groups = [
-        np.unique(each, return_inverse=True)[1] // max(1, round(max(shares) / share))
-        for each, share in zip((first, second), shares, strict=True)
-    ]
-    return groups[0], groups[1] + groups[0].max() + 1
+    numbers = [np.unique(each, return_inverse=True)[1] for each in (first, second)]
+    count = 1 + min(each.max() for each in numbers)
+    groups = [each * count // (each.max() + 1) for each in numbers]
+    return groups[0], groups[1] + count

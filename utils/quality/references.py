@@ -15,10 +15,10 @@ from utils.distances.spaces import Space, fit_spaces
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
 from utils.quality.forecasts import ImageSets, evenly_spaced
-from utils.quality.modes import SampleSet, pieces_of, same_size, sample_modes
+from utils.quality.modes import SampleSet, pieces_of, same_number, sample_modes
 from utils.runs.config import option
 from utils.runs.errors import UserError
-from utils.runs.lookup import NEWEST, NONE, locate
+from utils.runs.lookup import NEWEST, NONE, check_kind, locate
 from utils.runs.wording import plural
 
 import numpy as np
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 NETWORKS, HMC = "networks", "hmc"
+REFERENCES = {NETWORKS: ["sgd", "ensemble"], HMC: ["HMC"]}  # the kinds of runs that can be one
 CHAIN_PIECES = 10  # of each half of a chain's samples
 CHANGES = {  # planted in a reference, to see whether distances notice
     "means + 0.01 sd": (0.01, 1.0), "means + 0.1 sd": (0.1, 1.0),
@@ -55,6 +56,10 @@ def reference_paths(config, networks: str, hmc: str) -> dict[str, Path]:
         NETWORKS: locate(config, networks, "sgd", "train.py --method sgd", flag="--networks"),
         HMC: locate(config, hmc, "HMC", "MNIST_HMC.py"),
     }
+    for name, path in paths.items():
+        if path:
+            remedy = f"give another --{name}, or compare it as a posterior"
+            check_kind(path, REFERENCES[name], remedy)
     return {name: path for name, path in paths.items() if path}
 
 
@@ -114,7 +119,7 @@ class Reference:
         """
         random = np.random.default_rng(self.seed)
         modes = number_modes(self.blocks, blocks)
-        both = np.concatenate(same_size(self.blocks, blocks))
+        both = np.concatenate(same_number(self.blocks, blocks))
         several = len(np.unique(blocks)) > 1
         draws, count = self.permutations if several else 0, len(self.blocks)
         results = {}

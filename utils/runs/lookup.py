@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,13 @@ from utils.runs.files import read_mapping
 import yaml
 
 NEWEST, NONE = "newest", "none"  # what options that take a run accept besides a path
+
+
+def check_kind(path: Path, kinds: Sequence[str], remedy: str) -> None:
+    """Refuse a run of another kind than these; a folder of a user's own has none."""
+    kind = PastRun(path).kind
+    if kind not in (None, *kinds):
+        raise UserError(f"{path} is a run of kind {kind}, not {' or '.join(kinds)}: {remedy}.")
 
 
 def run_directory(config, kind: str) -> Path:
