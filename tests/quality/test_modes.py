@@ -8,7 +8,7 @@ from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
-from utils.quality.modes import modes_of, pieces_of, same_number, sample_modes
+from utils.quality.modes import alike, modes_of, pieces_of, sample_modes
 
 import numpy as np
 import pytest
@@ -85,11 +85,17 @@ def test_chains_are_cut_into_pieces(tmp_path):
     assert pieces == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
-def test_both_sides_have_as_many_blocks():
-    first, second = same_number(np.arange(7), np.repeat([0, 1, 2], 2))
+def test_blocks_of_one_size_stay():
+    first, second = alike(np.repeat([5, 7, 9], 2), np.repeat([0, 1], 2))
+    assert first.tolist() == [0, 0, 1, 1, 2, 2]
+    assert second.tolist() == [3, 3, 4, 4]
+
+
+def test_otherwise_both_sides_have_as_many_blocks():
+    first, second = alike(np.arange(7), np.repeat([0, 1, 2], 2))
     assert first.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert second.tolist() == [3, 3, 4, 4, 5, 5]
-    first, second = same_number(np.repeat([4, 7], 3), np.repeat([0, 1, 2, 3], 2))
+    first, second = alike(np.repeat([4, 7], 3), np.repeat([0, 1, 2, 3], 2))
     assert first.tolist() == [0, 0, 0, 1, 1, 1]
     assert second.tolist() == [2, 2, 2, 2, 3, 3, 3, 3]
 
@@ -98,7 +104,7 @@ def test_both_sides_have_as_many_blocks():
 def test_networks_beside_modes_hold_their_level(within):
     """Of 200 tests at 20 %, from 20 to 60 are false alarms (probability 0.9995)."""
     networks, modes = np.arange(49), np.arange(40) // 4
-    numbers, blocks = number_modes(networks, modes), np.concatenate(same_number(networks, modes))
+    numbers, blocks = number_modes(networks, modes), np.concatenate(alike(networks, modes))
     alarms = 0
     for seed in range(200):
         random = torch.Generator().manual_seed(seed)

@@ -96,14 +96,17 @@ def sample_modes(name: str, modes: Sequence[Posterior], most: int, seed: int) ->
     return SampleSet(name, modes, min(most // len(modes), *stored, most), seed)
 
 
-def same_number(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows' blocks on two sides, with as many blocks on both.
+def alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the rows' blocks on two sides, put together so that they can permute.
 
-    Neighbouring blocks of the side with more are put together. Only then does permuting them hold
-    its level whatever depends on what: a mean of several independent networks varies less than
-    one of as many samples of a mode. Numbers of the second side go on after those of the first.
+    Blocks of one size are left as they are. Otherwise neighbours are put together on the side with
+    more, until there are as many on both: a mode of samples and a group of independent networks
+    vary differently, and only with as many of both does permuting them hold its level. Numbers of
+    the second side go on after those of the first.
     """
-    numbers = [np.unique(each, return_inverse=True)[1] for each in (first, second)]
-    count = 1 + min(each.max() for each in numbers)
-    groups = [each * count // (each.max() + 1) for each in numbers]
-    return groups[0], groups[1] + count
+    sides = [np.unique(each, return_inverse=True, return_counts=True) for each in (first, second)]
+    numbers = [each for _, each, _ in sides]
+    if len(np.unique(np.concatenate([sizes for *_, sizes in sides]))) > 1:
+        count = 1 + min(each.max() for each in numbers)
+        numbers = [each * count // (each.max() + 1) for each in numbers]
+    return numbers[0], numbers[1] + numbers[0].max() + 1

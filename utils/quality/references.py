@@ -15,7 +15,7 @@ from utils.distances.spaces import Space, fit_spaces
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
 from utils.quality.forecasts import ImageSets, evenly_spaced
-from utils.quality.modes import SampleSet, pieces_of, same_number, sample_modes
+from utils.quality.modes import SampleSet, alike, pieces_of, sample_modes
 from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.lookup import NEWEST, NONE, check_kind, locate
@@ -119,7 +119,7 @@ class Reference:
         """
         random = np.random.default_rng(self.seed)
         modes = number_modes(self.blocks, blocks)
-        both = np.concatenate(same_number(self.blocks, blocks))
+        both = np.concatenate(alike(self.blocks, blocks))
         several = len(np.unique(blocks)) > 1
         draws, count = self.permutations if several else 0, len(self.blocks)
         results = {}
