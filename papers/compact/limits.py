@@ -34,7 +34,9 @@ def limit_tables(diagnostics: dict) -> list[Table | str]:
 
 def _title(key: str, names: dict[str, str]) -> str:
     columns = columns_of(names)
-    return columns[key].title(names) if key in columns else names.get(key, key)
+    if key in names or key not in columns:
+        return names.get(key, key)
+    return columns[key].title(names)
 
 
 def _draws(draws: dict) -> Table:

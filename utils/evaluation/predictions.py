@@ -166,10 +166,10 @@ FURTHER = {  # that settings can ask for, beyond the paper's
         CONTRIBUTION,
         View("contribution_to_mean", "{} q_r, by contribution, to mean", "contribution_to_mean"),
         View("consensus", "{} q_r, by contribution, no reference", "consensus"),
-        View("consensus_tau", "{} q_r, the same, τ", "consensus", TAU),
-        View("consensus_taus", "{} q_r, the same, τ by layer", "consensus", TAUS),
-        View("consensus_repair", "{} q_r, the same, REPAIR", "consensus", repair=True),
-        View("consensus_repair_tau", "{} q_r, the same, τ, REPAIR", "consensus", TAU, True),
+        View("consensus_tau", "{} q_r, no reference, τ", "consensus", TAU),
+        View("consensus_taus", "{} q_r, no reference, τ by layer", "consensus", TAUS),
+        View("consensus_repair", "{} q_r, no reference, REPAIR", "consensus", repair=True),
+        View("consensus_repair_tau", "{} q_r, no reference, τ, REPAIR", "consensus", TAU, True),
     )
 }
 VIEWS = (  # as tables show them
