@@ -136,3 +136,35 @@ def test_distances_in_a_table_are_those_of_its_run(section):
             found = row["distances"]["networks"][space]
             assert float(cells[column].rstrip("*")) == pytest.approx(found["value"], abs=0.0051)
             assert cells[column].endswith("*") == ((found["p"] or 1) < 0.05)
+
+
+SCORES = {  # of columns in docs/compact.md: key, digits, and factor of what is shown
+    "TV": ("total_variation", 3, 1), "agreement": ("agreement", 3, 1), "NLL": ("nll", 3, 1),
+    "ECE": ("ece", 3, 1), "accuracy (%)": ("sample_accuracy", 1, 100),
+    "accuracy of μ_r": ("mean_accuracy", 1, 100),
+}  # fmt: skip
+WAYS = "rebased", "mean_reference", "contribution", "contribution_to_mean", "consensus"
+SCALED = (
+    "rebased", "rebased_tau", "rebased_repair", "consensus", "consensus_tau", "consensus_taus",
+    "consensus_repair", "consensus_repair_tau", "low_rank", "vi", "ensemble_sample",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "keys"), [("| q_r of samples rebased |", WAYS), ("| | τ | TV |", SCALED)]
+)
+def test_compact_forms_are_those_of_their_evaluation(start, keys):
+    folder = RESULTS / "mlp-MNIST" / "eval"
+    values, errors = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("table1", "table1_errors")
+    )
+    text = (DOCS / "compact.md").read_text()
+    table = text[text.index(start) :].split("\n\n")[0].splitlines()
+    head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table)
+    for key, line in zip(keys, lines[: len(keys)], strict=True):
+        column = key if key in values else f"hmc_{key}"
+        for name, cell in zip(head, line, strict=True):
+            if name in SCORES:
+                score, digits, factor = SCORES[name]
+                value, error = (factor * each[column][score] for each in (values, errors))
+                assert cell.rstrip(" %") == f"{value:.{digits}f} ± {error:.{digits}f}"
