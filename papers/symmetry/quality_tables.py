@@ -41,8 +41,9 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
     return Table(
         [*head, "training, core-s", "sampling s", "prediction s"], lines,
         title="Scores",
-        note="± standard errors over modes, not over test images, which all rows share. Rows of "
-        "one posterior have equally many samples, except for single networks. ECE has bins of "
+        note="± standard errors over modes, not over test images, which all rows share. Modes of "
+        "HMC are contiguous pieces of its chains. Rows of one posterior have equally many samples, "
+        "except for single networks. ECE has bins of "
         "equal width, adaptive ECE of equal mass; ECE after scaling uses a temperature fitted to "
         "held-out test images and is probably the paper's ACE. In: test images are the positive "
         f"class; out: those of {summary['ood']}. AUPR by chance is {inside:.0f} % and "
