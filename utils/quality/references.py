@@ -56,11 +56,10 @@ def reference_paths(config, networks: str, hmc: str) -> dict[str, Path]:
         NETWORKS: locate(config, networks, "sgd", "train.py --method sgd", flag="--networks"),
         HMC: locate(config, hmc, "HMC", "MNIST_HMC.py"),
     }
+    paths = {name: path for name, path in paths.items() if path}
     for name, path in paths.items():
-        if path:
-            remedy = f"give another --{name}, or compare it as a posterior"
-            check_kind(path, REFERENCES[name], remedy)
-    return {name: path for name, path in paths.items() if path}
+        check_kind(path, REFERENCES[name], f"give another --{name}, or compare it as a posterior")
+    return paths
 
 
 class Halves(NamedTuple):
