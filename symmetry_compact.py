@@ -49,7 +49,7 @@ SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_m
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(Config):
     posteriors: list[str] = sets_option()
-    matching: str = option("activation", "how to rebase", choices=METHODS)
+    matching: str = option("contribution", "how to rebase", choices=METHODS)
     num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
     num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
     num_repeats: int = option(4, "such predictions, for standard errors", minimum=2)
