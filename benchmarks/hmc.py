@@ -1,4 +1,6 @@
-"""Speed of HMC's leapfrog steps on the paper's posterior, beside peers and the machine's limit.
+"""Speed of HMC's leapfrog steps on two posteriors, beside peers and the machine's limit.
+
+The posteriors are that of paper A's network on MNIST, and LeNet's on FashionMNIST.
 
     python benchmarks/hmc.py [--data_dir DIR] [--samples runs/BATCH] [--no-peers] [--no-scaling]
 
@@ -9,10 +11,11 @@ For the trajectory of the paper's chain, which takes days, from a start near its
     python MNIST_HMC.py --config_name test3.2 --run_name anchored \\
         --start anchored --num_burnin 20 --num_samples 80
 
-Everything starts from one state: the last of `--samples`, by default of the laptop run if there
-is one, and otherwise one that a short burn-in reaches (minutes). The peers are PyTorch's autograd
-over the whole batch, and blackjax on JAX in an environment of its own (requirements-peers.txt).
-The limit is the time of the matrix products alone at the best rate measured on this machine.
+The steps of paper A's network start from one state: the last of `--samples`, by default of the
+laptop run if there is one, and otherwise one that a short burn-in reaches (minutes). The peers are
+PyTorch's autograd over the whole batch, and blackjax on JAX in an environment of its own
+(requirements-peers.txt). The limit is the time of the matrix products alone at the best rate
+measured on this machine.
 """
 
 import argparse
@@ -23,18 +26,22 @@ import sys
 import tempfile
 import time
 import venv
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import harness
-from utils.data.datasets import Dataset, load_pixels
+from utils.data.datasets import Dataset, load_dataset, load_pixels
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.chains import transition
 from utils.methods.hmc.leapfrog import kinetic_energy, leapfrog
-from utils.methods.hmc.potential import Potential
+from utils.methods.hmc.potential import STANDARD_NORMAL, Potential
+from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import CHUNK_ROWS
 from utils.networks.network import Network
+from utils.networks.registry import inputs_for
+from utils.posteriors.prior import Prior
 from utils.posteriors.samples import open_samples
 from utils.report.figures import BLUE, ORANGE, panels, styled
 from utils.runs.compute import CANDIDATES, choose_matmul
@@ -47,6 +54,10 @@ from torch import Tensor
 
 NETWORK = MLP((784, 512, 10))
 STEP_SIZE = 0.0012  # of the laptop config
+LENET = LeNet(normalise=True)
+LENET_PRIOR = Prior(0.1826)  # of configs/MNIST_HMC/lenet.yaml
+LENET_STEP_SIZE = 0.0002
+LENET_ENERGY_STEPS = 10
 TRAJECTORIES = {"test3.2": (0.001, 500), "laptop": (STEP_SIZE, 1309)}  # of these configs
 LAPTOP_SAMPLES = Path("HMC-MNIST-laptop", "samples.npy")  # in the folder of a batch of runs
 PEERS = harness.ROOT / "build" / "peers"
@@ -67,9 +78,10 @@ def main() -> None:
             problem, images=data.train_images, labels=data.train_labels, weights=state,
             momentum=momentum, sizes=NETWORK.sizes, matmul=matmul, step_size=STEP_SIZE,
         )  # fmt: skip
-        peer = Blackjax(problem) if options.peers else None
-        compare_steps(data, state, momentum, peer, options.repeats)
+        with Blackjax(problem) if options.peers else nullcontext() as peer:
+            compare_steps(data, state, momentum, peer, options.repeats)
         compare_ranks(problem, options.repeats)
+        compare_lenet_steps(problem, options)
     compare_trajectories(data, state, options.samples.parent.parent)
     if options.scaling:
         compare_sizes(data)
@@ -115,9 +127,13 @@ def near_posterior(network: Network, data: Dataset, epochs: int, lengths: tuple)
 class Walk:
     """Leapfrog steps of ours along one trajectory, a few at a time; its lists have settled."""
 
-    def __init__(self, network, data, weights, momentum, force):
-        self._target = Potential(network, data.train_images, data.train_labels, force)
+    def __init__(
+        self, network, data, weights, momentum, force, prior=STANDARD_NORMAL, step_size=STEP_SIZE
+    ):
+        images, labels = data.train_images, data.train_labels
+        self._target = Potential(network, images, labels, force, prior=prior)
         self._weights, self._momentum = weights.clone(), momentum.clone()
+        self._step_size = step_size
         _, self._force = self._target.trajectory(weights)
         if force == "listed":
             self(SETTLING_STEPS)
@@ -125,8 +141,8 @@ class Walk:
 
     def __call__(self, count: int) -> None:
         for _ in range(count):
-            self._weights.add_(self._momentum, alpha=STEP_SIZE)
-            self._momentum.add_(self._force(self._weights), alpha=-STEP_SIZE)
+            self._weights.add_(self._momentum, alpha=self._step_size)
+            self._momentum.add_(self._force(self._weights), alpha=-self._step_size)
             kinetic_energy(self._momentum)
 
     def rows(self) -> float:
@@ -138,14 +154,18 @@ class Walk:
 class Autograd:
     """The same steps by autograd over the whole batch, with PyTorch's default matmul."""
 
-    def __init__(self, data: Dataset):
+    def __init__(
+        self, data: Dataset, network: Network = NETWORK, prior: Prior = STANDARD_NORMAL,
+        step_size: float = STEP_SIZE,
+    ):  # fmt: skip
         self._images, self._labels = data.train_images, data.train_labels
+        self._network, self._prior, self._step_size = network, prior, step_size
 
     def energy(self, weights: Tensor) -> tuple[float, Tensor]:
         weights = weights.detach().requires_grad_()
-        outputs = NETWORK.outputs(weights, self._images)
+        outputs = self._network.outputs(weights, self._images)
         nll = F.cross_entropy(outputs, self._labels, reduction="none").double().sum()
-        potential = nll + 0.5 * weights.double().square().sum()
+        potential = nll + 0.5 * self._prior.precision * weights.double().square().sum()
         potential.backward()
         return potential.item(), weights.grad
 
@@ -156,10 +176,10 @@ class Autograd:
         potential, gradient = self.energy(weights)
         start = potential + kinetic_energy(momentum)
         for _ in range(count):
-            momentum = momentum - 0.5 * STEP_SIZE * gradient
-            weights = weights + STEP_SIZE * momentum
+            momentum = momentum - 0.5 * self._step_size * gradient
+            weights = weights + self._step_size * momentum
             potential, gradient = self.energy(weights)
-            momentum = momentum - 0.5 * STEP_SIZE * gradient
+            momentum = momentum - 0.5 * self._step_size * gradient
         torch.set_float32_matmul_precision(before)
         return potential + kinetic_energy(momentum) - start
 
@@ -176,8 +196,16 @@ class Blackjax:
         if self._process.stdout.readline() != "ready\n":
             sys.exit("blackjax did not start: see its message above, or give --no-peers.")
 
-    def steps(self, count: int) -> dict:
-        self._process.stdin.write(f"{count} {STEP_SIZE}\n")
+    def __enter__(self) -> "Blackjax":
+        return self
+
+    def __exit__(self, *_) -> None:
+        """End the process, and so free its memory."""
+        self._process.stdin.close()
+        self._process.wait()
+
+    def steps(self, count: int, step_size: float = STEP_SIZE) -> dict:
+        self._process.stdin.write(f"{count} {step_size}\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -259,6 +287,55 @@ def energy_note(data, state, momentum, autograd: Autograd, peer) -> str:
         changes["blackjax"] = peer.steps(ENERGY_STEPS)["change"]
     text = ", ".join(f"{name} {change:+.3f}" for name, change in changes.items())
     return f"ΔH over {ENERGY_STEPS} steps of size {STEP_SIZE}, the same momentum: {text}."
+
+
+def compare_lenet_steps(problem: Path, options: argparse.Namespace) -> None:
+    """The same for LeNet, from an anchored MAP; few of its margins are large enough for lists."""
+    data = inputs_for(LENET, load_dataset("FashionMNIST", options.data_dir))
+    (state,) = anchored_maps(LENET, data, [generator(0, "anchor")], 0, 2, LENET_PRIOR)
+    momentum = torch.randn(state.shape, generator=generator(0, "benchmark_momentum"))
+    np.savez(
+        problem, images=data.train_images, labels=data.train_labels, weights=state,
+        momentum=momentum, lenet=json.dumps([slot.shape for slot in LENET.slots]),
+        prior_std=LENET_PRIOR.std,
+    )  # fmt: skip
+    setting = LENET_PRIOR, LENET_STEP_SIZE
+    walks = {
+        force: Walk(LENET, data, state, momentum, force, *setting) for force in ("dense", "listed")
+    }
+    autograd = Autograd(data, LENET, *setting)
+    with Blackjax(problem) if options.peers else nullcontext() as peer:
+        ways = {
+            "PyTorch autograd, whole batch": lambda: autograd.steps(
+                state, momentum, DENSE_STEPS - 1
+            ),
+            "blackjax, jitted JAX": lambda: peer.steps(DENSE_STEPS, LENET_STEP_SIZE),
+            "ours, dense": lambda: walks["dense"](DENSE_STEPS),
+            "ours, neighbour list": lambda: walks["listed"](DENSE_STEPS),
+        }
+        if peer is None:
+            del ways["blackjax, jitted JAX"]
+        seconds = harness.fastest(ways, options.repeats)
+        walk = leapfrog(
+            Potential(LENET, data.train_images, data.train_labels, "dense", prior=LENET_PRIOR),
+            state, momentum, LENET_STEP_SIZE, LENET_ENERGY_STEPS,
+        )  # fmt: skip
+        changes = {
+            "dense": walk.delta_energy,
+            "autograd": autograd.steps(state, momentum, LENET_ENERGY_STEPS),
+        }
+        if peer:
+            changes["blackjax"] = peer.steps(LENET_ENERGY_STEPS, LENET_STEP_SIZE)["change"]
+    text = ", ".join(f"{name} {change:+.3f}" for name, change in changes.items())
+    harness.record(
+        "A leapfrog step of HMC, LeNet, 60,000 images", "step",
+        {name: value / DENSE_STEPS for name, value in seconds.items()},
+        "PyTorch autograd, whole batch",
+        [
+            f"The neighbour list had {walks['listed'].rows():.0f} of 60,000 images on average.",
+            f"ΔH over {LENET_ENERGY_STEPS} steps of size {LENET_STEP_SIZE}, one momentum: {text}.",
+        ],
+    )  # fmt: skip
 
 
 def compare_ranks(problem: Path, repeats: int) -> None:
