@@ -107,7 +107,7 @@ def find_file(name: str) -> Path:
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     """Return all runs of the sweep, after checking the settings of each."""
-    config_class, kind = load_script(sweep)
+    script = load_script(sweep)
     given = {name: getattr(options, name) for name in SHARED_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
     points = {}
@@ -116,6 +116,7 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
         fixed = {"run_batch_name": sweep.name} | sweep.fixed | given | {"run_name": label}
         arguments = [*sweep.arguments, *as_arguments(fixed | settings), "--resume"]
         try:
+            config_class, kind = settings_of(script, arguments)
             config = load_config(config_class, Path(sweep.program).stem, arguments)
         except UserError as error:
             raise UserError(f"{sweep.path}, {label}: {error}") from None
@@ -127,16 +128,24 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     return list(points.values())
 
 
-def load_script(sweep: Sweep) -> tuple[type[Config], str]:
-    """Return the class of the script's settings, and the kind of its runs."""
+def load_script(sweep: Sweep) -> dict:
+    """Return what the script defines."""
     files = sorted(ROOT.glob("*.py"))
     scripts = [file.name for file in files if "\n    run_script(" in file.read_text()]
     if sweep.program not in scripts:
         raise UserError(
             f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
-    module = runpy.run_path(str(ROOT / sweep.program))
-    return module["CONFIG"], module["KIND"]
+    return runpy.run_path(str(ROOT / sweep.program))
+
+
+def settings_of(script: dict, arguments: list[str]) -> tuple[type[Config], str]:
+    """Return the class of a script's settings, and the kind of its runs."""
+    if "CONFIG" in script:
+        return script["CONFIG"], script["KIND"]
+    # train.py has those of the method that its arguments name.
+    method = script["METHODS"][script["chosen_method"](arguments)]
+    return script["config_class"](arguments), method.kind
 
 
 def check_unchanged(point: Point) -> None:
