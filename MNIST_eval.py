@@ -33,7 +33,7 @@ from papers.compact.tables import (
     check_tables,
     metrics_of_tables,
     published_table1,
-    score_numbers,
+    score_records,
     score_table,
     ways_table,
 )
@@ -191,7 +191,7 @@ def report(run: Run) -> None:
         limits.noise_on_dead_pixels.save(run)
     published = published_table1(run.config.dataset) if diagnostics["label"] == "HMC" else {}
     for name, metrics in zip(("table1", "calibration"), metrics_of_tables(), strict=True):
-        run.log_table(name, *score_numbers(table, errors, published, metrics, names))
+        run.log_records(name, score_records(table, errors, published, metrics, names))
         score_table(table, errors, published, metrics, names).print()
     for check in [
         ways_table(diagnostics, table),

@@ -82,7 +82,7 @@ def report(run: Run, results: dict) -> None:
     weight_figures.pruning_criteria.save(run)
     weight_figures.sigma_histograms.save(run, results["names"])
     table = sparsity_table(results)
-    run.log_table("sparsity", table.head, table.rows)
+    run.log_records("sparsity", [dict(zip(table.head, row, strict=True)) for row in table.rows])
     run.finish(sparsity_summary(results))
     table.print()
     print(f"\nSaved in {run.directory}")

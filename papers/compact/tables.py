@@ -63,24 +63,21 @@ def _score(
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 
 
-def score_numbers(
+def score_records(
     table: dict, errors: dict, published: dict, metrics: list[Metric], names: dict
-) -> tuple[list[str], list[list]]:
-    """Return headings and rows of the same as numbers: scores, errors and the paper's values."""
+) -> list[dict]:
+    """Return the same as numbers: scores, errors and the paper's values."""
     parts = {"": table, " ±": errors, " paper": published}
     shown = [
         (metric.name, suffix) for metric in metrics for suffix, part in parts.items()
         if any(metric.name in scores for scores in part.values())
     ]  # fmt: skip
     columns = columns_of(names)
-    body = [
-        [
-            columns[key].title(names),
-            *(parts[suffix].get(key, {}).get(name) for name, suffix in shown),
-        ]
+    return [
+        {"posterior": columns[key].title(names)}
+        | {name + suffix: parts[suffix].get(key, {}).get(name) for name, suffix in shown}
         for key in table
     ]
-    return ["posterior", *(name + suffix for name, suffix in shown)], body
 
 
 def ways_table(diagnostics: dict, table: dict) -> Table | str:

@@ -216,7 +216,8 @@ def shown(records: list[dict]) -> dict[str, str]:
 def report(run: Run, method: Method, scores: Scores) -> None:
     run.save_figure("training", method.figure(run.path("metrics.jsonl")))
     headings = ["network", "test accuracy", "test NLL"]
-    run.log_table("test_scores", headings, scores.rows)
+    records = [dict(zip(headings, row, strict=True)) for row in scores.rows]
+    run.log_records("test_scores", records)
     run.finish(scores.summary)
     lines = [[name, f"{100 * hits:.2f} %", f"{nll:.4f}"] for name, hits, nll in scores.rows]
     print()

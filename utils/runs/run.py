@@ -211,17 +211,14 @@ class Run(Stoppable):
         files.save_figure(self.path(name), figure)
         self._wandb.log_image(name, self.path(f"{name}.png"))
 
-    def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
-        self._wandb.log_table(name, columns, rows)
-
     def log_records(self, name: str, records: list[dict] | dict[str, dict]) -> None:
-        """Log the numbers and texts of records, which may be nested, as a table; see `flat`."""
+        """Send the numbers and texts of records, which may be nested, as a table; see `flat`."""
         if isinstance(records, dict):
             records = [{"name": key} | record for key, record in records.items()]
         lines = [flat(record) for record in records]
         columns = list(dict.fromkeys(column for line in lines for column in line))
         rows = [[line.get(column) for column in columns] for line in lines]
-        self.log_table(name, columns, rows)
+        self._wandb.log_table(name, columns, rows)
 
     # -- checkpoints
 

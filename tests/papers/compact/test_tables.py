@@ -7,7 +7,7 @@ from papers.compact.tables import (
     names_of,
     published_table1,
     reference_table,
-    score_numbers,
+    score_records,
     score_table,
     sparsity_summary,
     sparsity_table,
@@ -101,9 +101,10 @@ def test_scores_have_errors_and_the_papers_value():
         ["VI q", "0.9800 ± 0.0100\npaper 0.9885", "– ± –", "0.00 ± 1.00"],
         ["HMC q_r, low rank", "–", "0.5000 ± 0.2500", "–"],
     ]
-    head, body = score_numbers(table, errors, published, metrics[:1], METHODS)
-    assert head == ["posterior", "agreement", "agreement ±", "agreement paper"]
-    assert body == [["VI q", 0.98, 0.01, 0.9885], ["HMC q_r, low rank", None, None, None]]
+    vi, low_rank = score_records(table, errors, published, metrics[:1], METHODS)
+    scores = {"agreement": 0.98, "agreement ±": 0.01, "agreement paper": 0.9885}
+    assert vi == {"posterior": "VI q"} | scores
+    assert low_rank == {"posterior": "HMC q_r, low rank"} | dict.fromkeys(scores)
 
 
 def test_the_paper_has_values_of_mnist_alone():
