@@ -245,6 +245,3 @@ def confidence(source: Path) -> Figure:
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=2)
     return drawn
-
-
-TABLE = (posterior_quality, quality_and_scores, reliability_diagrams, confidence)
