@@ -99,7 +99,6 @@ def main(config: EvalConfig) -> None:
     check_data(truth, data)
     data = inputs_for(truth.posterior.network, data).to(device)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     evaluate(candidates, config.truth, data, run, about(candidates, config.truth))
     report(run)
 

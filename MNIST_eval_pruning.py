@@ -57,7 +57,6 @@ def main(config: PruningConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir)
     data = inputs_for(space.network, data).to(device)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     check_space(run.directory, memory_bytes=40 * len(space.alive), disk_bytes=1e6)
     run.save_arrays("sigma_histograms.npz", **std_histograms(space))
     results = {

@@ -70,7 +70,6 @@ def main(config: NetMatchingConfig) -> None:
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     state, results = resume_pair(run, network, data, settings)
     with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:
         while state.epoch < config.num_epochs:

@@ -81,7 +81,6 @@ def main(config: TranspositionsConfig) -> None:
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     number, state = resume_pairs(run, network, settings)
     records = load_records(run, number)
     size = state.weights.nbytes

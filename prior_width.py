@@ -66,7 +66,6 @@ def main(config: PriorWidthConfig) -> None:
     num_train = next(iter(candidates.values())).run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     widths = []
     for candidate in sorted(candidates.values(), key=lambda each: -width_of(each)):
         ready = inputs_for(candidate.posterior.network, data).to(device)

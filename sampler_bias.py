@@ -111,7 +111,6 @@ def main(config: BiasConfig) -> None:
     prior = prior_in(candidate, len(data.train_labels), device)
     problem = Problem(network, data, prior, device, None, temperature_of(candidate))
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     cells = run_cells(run, problem, candidate.posterior)
     hmc_figures.sampler_bias.save(run)
     run.log_records("cells", cells)

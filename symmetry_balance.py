@@ -96,7 +96,6 @@ def main(config: BalanceConfig) -> None:
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     networks = networks_of(config, images)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     records = train_grid(run, networks, images)
     summary = {"cells": [final_numbers(record) for record in records]}
     conclude(run, PAPER, summary, records=summary)

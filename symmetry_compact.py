@@ -68,7 +68,6 @@ def main(config: CompactConfig) -> None:
             raise UserError(f"{name} is a single network: a Gaussian needs two or more.")
     data = load_dataset(config.dataset, config.data_dir)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     results = {}
     for name, members in posteriors.items():
         num_train = PastRun(paths[name]).data.get("num_train")

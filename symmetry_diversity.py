@@ -86,7 +86,6 @@ def main(config: DiversityConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     network.save(run.path("network.json"))
     results, summary = compare_networks(networks, images.to(device), run)
     results |= compare_copies(networks, data, images.to(device), config)

@@ -68,7 +68,6 @@ def main(config: OrderConfig) -> None:
             "needs at least two."
         )
     run = open_run(config, KIND, device)
-    run.select_matmul()
     network.save(run.path("network.json"))
     snapshots = list(train_with_snapshots(network, data, config))
     epochs = [epoch for epoch, _ in snapshots]

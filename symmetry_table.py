@@ -95,7 +95,6 @@ def main(config: TableConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     # weights: each reference in three spaces, and a row in two
     numbers = (3 * len(halves) + 4) * 2 * config.num_samples * network.num_weights
     check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)

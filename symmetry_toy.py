@@ -63,7 +63,6 @@ def main(config: ToyConfig) -> None:
     if already_finished(config, KIND):
         return
     run = open_run(config, KIND, device)
-    run.select_matmul()
     network = MLP((2, config.hidden_units, 1))
     points, classes = two_clouds(config.points_per_class, config.seed)
     trained = train_all(network, points.to(device), classes.to(device), config)

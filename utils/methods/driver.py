@@ -48,7 +48,6 @@ def run_method(method: Method, config) -> None:
     run = open_run(config, method.kind, problem.device, lock=lock, **images_used(problem.data))
     if run.finished:  # by another process, by now
         return
-    run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = last_values(run.path("metrics.jsonl").read_text())
     scores = method.scores(problem, posterior, config, newest)

@@ -168,18 +168,12 @@ class Run(Stoppable):
             "sessions": [*self.meta.get("sessions", []), _provenance(self.device)],
         }
         self._warn_of_other_bits()
+        self._select_matmul()
         self._write_meta()
         self._wandb = wandb_run.start(
             self.config, self.kind, self.directory, self.meta["wandb_id"], wandb_mode, begun
         )
         self._metrics = files.RecordFile(self.path("metrics.jsonl"))
-
-    def select_matmul(self) -> None:
-        """Multiply with the kernel that the run was begun with, and record which that is."""
-        self.meta["matmul"] = compute.choose_matmul(self.device, self.meta["matmul"])
-        if self.config.matmul not in ("auto", self.meta["matmul"]):
-            print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")
-        self._write_meta()
 
     def _warn_of_other_bits(self) -> None:
         """Say why a resumed run will not give the bits of an uninterrupted one."""
@@ -187,6 +181,12 @@ class Run(Stoppable):
         for name in SETTING_THE_BITS if earlier else ():
             if earlier[-1].get(name, now[name]) != now[name]:
                 print(f"Resuming with other {name}: equal to rounding, not to the bit.")
+
+    def _select_matmul(self) -> None:
+        """Multiply with the kernel that the run was begun with, and record which that is."""
+        self.meta["matmul"] = compute.choose_matmul(self.device, self.meta["matmul"])
+        if self.config.matmul not in ("auto", self.meta["matmul"]):
+            print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")
 
     # -- records and results
 
