@@ -132,26 +132,6 @@ def align(
     return aligned
 
 
-def align_again(
-    network: Network, rebased: "RebasedSamples", find: Callable[[Tensor], Transformation],
-    reference: Tensor, num_blocks: int, on_sample: Callable[[], None],
-) -> Aligned:  # fmt: skip
-    """Rebase rebased samples to another reference; record permutations of the original samples.
-
-    `find` is called with one after the other and says how it moves.
-    """
-    aligned = Aligned(network, reference, len(rebased))
-    for position, weights in enumerate(rebased):
-        transformation = find(weights)
-        moved = move(weights, transformation)
-        block = block_of(position, len(rebased), num_blocks)
-        enter_block(aligned.rebased_blocks, block, moved)
-        first, nothing = rebased.transformations[position], weights[:0]
-        aligned.enter(first.then(transformation), nothing, nothing)
-        on_sample()
-    return aligned
-
-
 @dataclass(frozen=True)
 class RebasedSamples:
     """Samples as their transformations move them, read from the disk whenever they are needed."""
@@ -302,7 +282,15 @@ def align_in_way(
         def find(weights: Tensor) -> Transformation:
             return matcher(weights).transformation
 
-    aligned = align_again(network, rebased, find, reference, num_blocks, on_sample)
+    aligned = Aligned(network, reference, len(rebased))
+    for position, weights in enumerate(rebased):
+        transformation = find(weights)
+        moved = move(weights, transformation)
+        block = block_of(position, len(rebased), num_blocks)
+        enter_block(aligned.rebased_blocks, block, moved)
+        first, nothing = rebased.transformations[position], weights[:0]
+        aligned.enter(first.then(transformation), nothing, nothing)
+        on_sample()
     return WayAligned(aligned, rounds, at_rest)
 
 
