@@ -149,7 +149,7 @@ def test_rebasing_again_composes_permutations():
     labels = torch.zeros(len(IMAGES))
     setting = Setting(NETWORK, Dataset("toy", IMAGES, labels, IMAGES, labels), EvaluationConfig())
     way = Way("activation", FIRST, "to the fourth")
-    again = align_in_way(way, rebased, reference, setting, 2, 1).aligned
+    again = align_in_way(way, rebased, reference, setting, 2, 1)
     pairs = zip(samples, again.transformations, strict=True)
     expected = torch.stack([each.apply(weights) for weights, each in pairs]).double()
     torch.testing.assert_close(again.rebased().mean, expected.mean(0))

@@ -43,14 +43,18 @@ CHECKPOINT_SECONDS = 30  # between checkpoints
 
 
 class Aligned:
-    """What a pass gathers about samples.
+    """What a pass gathers about samples; iterated ways of rebasin have rounds, and rest or not.
 
     What is kept of each sample goes into tensors allocated at the start: small allocations between
     large ones would keep the memory of the large ones from being reused.
     """
 
-    def __init__(self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0):
+    def __init__(
+        self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0,
+        rounds: int | None = None, at_rest: bool | None = None,
+    ):  # fmt: skip
         self.network, self.reference = network, reference
+        self.rounds, self.at_rest = rounds, at_rest
         self.predictions: PartPredictions | None = None
         self.direct_blocks: list[Moments] = []
         self.rebased_blocks: list[Moments] = []
@@ -245,19 +249,10 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True)
-class WayAligned:
-    """Samples rebased in a way; iterated ways also have rounds, and come to rest or not."""
-
-    aligned: Aligned
-    rounds: int | None = None
-    at_rest: bool | None = None
-
-
 def align_in_way(
     way: Way, rebased: RebasedSamples, reference: Tensor, setting: Setting, num_blocks: int,
     max_rounds: int, on_sample: Callable[[], None] = lambda: None,
-) -> WayAligned:  # fmt: skip
+) -> Aligned:  # fmt: skip
     """Rebase samples, which may be rebased already; transformations are of the original ones."""
     network, config, rounds, at_rest = rebased.network, setting.config, None, None
 
@@ -282,7 +277,7 @@ def align_in_way(
         def find(weights: Tensor) -> Transformation:
             return matcher(weights).transformation
 
-    aligned = Aligned(network, reference, len(rebased))
+    aligned = Aligned(network, reference, len(rebased), rounds=rounds, at_rest=at_rest)
     for position, weights in enumerate(rebased):
         transformation = find(weights)
         moved = move(weights, transformation)
@@ -291,22 +286,22 @@ def align_in_way(
         first, nothing = rebased.transformations[position], weights[:0]
         aligned.enter(first.then(transformation), nothing, nothing)
         on_sample()
-    return WayAligned(aligned, rounds, at_rest)
+    return aligned
 
 
 def describe_way(
-    samples, matching: str, way: WayAligned, direct_variance: Tensor, mask: Tensor,
+    samples, matching: str, aligned: Aligned, direct_variance: Tensor, mask: Tensor,
     images: Tensor, num_pairs: int,
 ) -> dict:  # fmt: skip
     """Return what a way leaves, over the masked weights: its cycle error and how it ended."""
-    variance = way.aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
-    errors = cycle_errors(samples, way.aligned, matching, images, num_pairs)
+    variance = aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
+    errors = cycle_errors(samples, aligned, matching, images, num_pairs)
     return {
         "remaining_variance": variance.item(),
         "cycle_error": errors.mean().item(),
         "cycle_error_se": (errors.std() / len(errors) ** 0.5).item(),
-        "rounds": way.rounds,
-        "at_rest": way.at_rest,
+        "rounds": aligned.rounds,
+        "at_rest": aligned.at_rest,
     }
 
 
