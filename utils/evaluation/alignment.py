@@ -5,34 +5,27 @@ by, and to what: to the first sample, to the samples' mean, which is iterated un
 the order in which they are most similar, with no reference. Every way is described by the variance
 that it leaves and by its cycle error: the share of units that do not return to their place if one
 sample is matched to another directly, and then back through the common order.
-
-A user's own networks are rebased to the first of them without an evaluation (`rebase_and_fit`).
 """
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.evaluation.metrics import accuracy
 from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.evaluation.setting import Blocks, Setting
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.predictions import class_probabilities
 from utils.posteriors.compact import Compact, from_rows
-from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRankFit
-from utils.posteriors.moments import Moments, block_of, enter_block, merge_all, no_moments
+from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
 from utils.runs.errors import UserError
-from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.symmetry.assignment import Matcher
 from utils.symmetry.consensus import consensus
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.permutation import expected_transpositions
-from utils.symmetry.rebasin import iterated_mean, move, rebase, rebase_all
+from utils.symmetry.rebasin import iterated_mean, move, rebase
 from utils.symmetry.transformation import Transformation
 
 import numpy as np
@@ -317,73 +310,3 @@ def cycle_errors(
         through = moves[second].then(moves[first].inverse())
         shares.append((direct.to_row() != through.to_row()).double().mean().item())
     return torch.tensor(shares, dtype=torch.float64)
-
-
-# ---- a user's own networks
-
-FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
-
-
-def rebase_and_fit(
-    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
-) -> tuple[Gaussian, Compact]:
-    """Return q_d of the networks as they are, and q_r of them rebased to the first.
-
-    They are matched by activation on the inputs, or without any by weight.
-    """
-    method = "weight" if inputs is None else "activation"
-    matcher = make_matcher(method, network, samples[0], inputs)
-    direct = rebased = no_moments(samples[0])
-    transformations = []
-    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
-        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
-            direct, rebased = direct.add(weights), rebased.add(moved.weights)
-            transformations.append(moved.matching.transformation)
-            bar.update()
-    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
-
-
-def transpositions_of(compact: Compact) -> dict[str, list]:
-    """Return NoT of each network's groups of units, and what random permutations have."""
-    network = compact.transformations[0].network
-    return {
-        "transpositions": [
-            list(each.transpositions().values()) for each in compact.transformations
-        ],
-        "random": [expected_transpositions(group.size) for group in network.groups.values()],
-    }
-
-
-def accuracies_of(
-    network: Network, samples: Sequence[Tensor], averaged: dict[str, Iterable[Tensor]],
-    inputs: Tensor, labels: Tensor,
-) -> dict:  # fmt: skip
-    """Return the accuracy of each network, and of the average prediction of several."""
-
-    def accuracy_of(networks: Iterable[Tensor]) -> float:
-        return accuracy(mean_probabilities(network, networks, inputs), labels)
-
-    single = [accuracy_of([weights]) for weights in samples]
-    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
-
-
-def barriers_to_first(
-    compact: Compact, samples: Sequence[Tensor], count: int, inputs: Tensor, labels: Tensor
-) -> dict[str, list[float]]:
-    """Return the loss barrier [nats] between each of `count` networks and the first.
-
-    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
-    """
-
-    def barrier_to_first(weights: Tensor) -> float:
-        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
-        return barrier(score(line, inputs, labels).loss, FRACTIONS).max().item()
-
-    barriers: dict[str, list[float]] = {"before": [], "after": []}
-    with progress_bar(count, "loss barriers", unit="network") as bar:
-        for number in range(count):
-            moved = compact.transformations[number].apply(samples[number])
-            barriers["before"].append(barrier_to_first(samples[number]))
-            barriers["after"].append(barrier_to_first(moved))
-            bar.update()
-    return barriers
