@@ -50,7 +50,7 @@ from utils.evaluation.evaluate import (
 )
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
-from utils.report.tables import Table, print_table
+from utils.report.tables import Table
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -121,12 +121,8 @@ def find_candidates(config: EvalConfig) -> dict[str, Candidate]:
         if candidate := open_named(config, name, paths.get(name), like):
             candidates[name] = candidate
     check_candidates(candidates, config.truth)
-    print_table(
-        [
-            ["posterior", "run", "weights"],
-            *([c.title, str(c.run.path), str(c)] for c in candidates.values()),
-        ]
-    )
+    rows = [[each.title, str(each.run.path), str(each)] for each in candidates.values()]
+    Table(["posterior", "run", "weights"], rows).print()
     warn_of_other_data(candidates.values())
     return candidates
 

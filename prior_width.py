@@ -30,7 +30,6 @@ from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
-from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -75,8 +74,7 @@ def main(config: PriorWidthConfig) -> None:
     hmc_figures.prior_width.save(run)
     run.log_records("widths", widths)
     run.finish({"widths": widths})
-    print()
-    print_table(hmc_figures.width_rows(widths))
+    hmc_figures.width_table(widths).print()
     print(f"Saved in {run.directory}")
 
 

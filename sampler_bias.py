@@ -45,7 +45,6 @@ from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
-from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -115,7 +114,7 @@ def main(config: BiasConfig) -> None:
     hmc_figures.sampler_bias.save(run)
     run.log_records("cells", cells)
     run.finish({"cells": cells})
-    print_table(hmc_figures.bias_rows(cells))
+    hmc_figures.bias_table(cells).print()
     print(f"Saved in {run.directory}")
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import (
     Config,
     Parser,
@@ -257,14 +257,13 @@ def save_progress(sweep: Sweep, points: list[Point], directory: Path) -> list[di
 
 def report(sweep: Sweep, points: list[Point], directory: Path) -> None:
     """Print a table of the runs, the best first, and draw the figure."""
-    rows = [[*sweep.axes, f"{sweep.metric} ({sweep.goal})", "time"]]
+    rows = []
     for run in save_progress(sweep, points, directory):
         value = metric_text(run["value"]) if run["finished"] else "failed"
         time = "–" if run["seconds"] is None else duration(run["seconds"])
         rows.append([*map(str, run["settings"].values()), value, time])
     save_figure(directory / "sweep", sweep_figure(directory / "sweep.json"))
-    print()
-    print_table(rows)
+    Table([*sweep.axes, f"{sweep.metric} ({sweep.goal})", "time"], rows).print()
     if re.search("test|accuracy", sweep.metric.rpartition(".")[2]):
         print(
             f"\n{sweep.metric} is a test score. The run with the best one was chosen by it, so its "

@@ -54,7 +54,7 @@ from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import no_moments
 from utils.posteriors.samples import open_samples
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
@@ -414,20 +414,17 @@ def save_rebased(paths: list[Path], network: Network, compact: Compact, out_dir:
 
 
 def report(options: argparse.Namespace, summary: dict) -> None:
-    print()
     print_networks(options, summary)
     scores = summary.get("accuracy")
     if scores:
-        print()
         rows = [[title, percent(scores[name])] for name, title in TITLES.items() if name in scores]
-        print_table([["", "accuracy [%]"], *rows])
+        Table(["", "accuracy [%]"], rows).print()
     if "pruning" in summary:
-        print()
         curves = [
             [f"mean.pt by {criterion}", *map(percent, summary["pruning"][name])]
             for name, criterion in CRITERIA.items()
         ]
-        print_table([["% of weights kept", *map(str, KEPT_PERCENT)], *curves])
+        Table(["% of weights kept", *map(str, KEPT_PERCENT)], curves).print()
     if options.kept is not None:
         chosen = CRITERIA[summary["prune_by"]]
         print(f"\npruned.pt: {percent(summary['zeros'])} % of the weights are zero; ", end="")
@@ -465,10 +462,10 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
                 notes.append(f"Barriers: of the first {len(values)} samples only")
         notes.append("Barrier: largest rise of the loss on the straight line to the first")
         below[1] += [""] * (len(columns) - len(below[1]))
-    rows = [list(row) for row in zip(*columns, strict=True)]
+    head, *rows = (list(row) for row in zip(*columns, strict=True))
     if len(names) > SHOWN:
         rows.append([f"… {len(names) - SHOWN} more", *[""] * (len(columns) - 1)])
-    print_table([*rows, *below])
+    Table(head, [*rows, *below]).print()
     notes.append("Their means leave out the first network, which is matched to itself")
     print(*(f"{note}." for note in notes), sep="\n")
 

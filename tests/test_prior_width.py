@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from papers.compact.hmc_figures import prior_width, width_rows
+from papers.compact.hmc_figures import prior_width, width_table
 from tests.drawn import assert_readable
 from tests.offline_runs import check_told
 
@@ -68,5 +68,5 @@ def test_the_figure_and_the_table(tmp_path):
     assert_readable(drawn)
     costs = drawn.axes[-1].lines[0]
     np.testing.assert_array_equal(costs.get_xydata(), [[1, 100], [0.25, 100]])
-    heading, first, _ = width_rows(widths)
-    assert first[heading.index("accuracy of μ_r (%)")] == "25.00 ± –"
+    table = width_table(widths)
+    assert table.rows[0][table.head.index("accuracy of μ_r (%)")] == "25.00 ± –"

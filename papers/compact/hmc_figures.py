@@ -6,7 +6,7 @@ from pathlib import Path
 from utils.methods.registry import METHODS
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels
 from utils.report.paper import figure
-from utils.report.tables import number, with_error
+from utils.report.tables import Table, number, with_error
 from utils.runs.files import read_records
 
 from matplotlib.figure import Figure
@@ -79,10 +79,10 @@ COLUMNS = (  # heading, column, score, factor, digits
 )
 
 
-def width_rows(widths: list[dict]) -> list[list[str]]:
-    """Return a row for each σ, the heading first."""
+def width_table(widths: list[dict]) -> Table:
+    """Return a row for each σ."""
     last = ["steps per effective sample", "largest R-hat"]
-    rows = [["σ", *(column[0] for column in COLUMNS), *last]]
+    rows = []
     for each in widths:
         cells = []
         for _, column, name, factor, digits in COLUMNS:
@@ -91,7 +91,7 @@ def width_rows(widths: list[dict]) -> list[list[str]]:
         cost = each["cost"]
         steps = number(cost["steps_per_effective_sample"], 0)
         rows.append([f"{each['prior_std']:g}", *cells, steps, number(cost["largest_rhat"], 3)])
-    return rows
+    return Table(["σ", *(column[0] for column in COLUMNS), *last], rows)
 
 
 # ---- samplers without an accept step: cells.jsonl
@@ -138,15 +138,14 @@ def sampler_bias(source: Path) -> Figure:
     return drawn
 
 
-def bias_rows(records: list[dict]) -> list[list[str]]:
-    """Return a row for each sampler and step size, the heading first."""
+def bias_table(records: list[dict]) -> Table:
+    """Return a row for each sampler and step size."""
     hmc, *cells = records
     tensors = next((list(c["second_moments"]) for c in cells if not c["diverged"]), [])
     moments = [f"second moment, {tensor}" for tensor in tensors]
     names = ("agreement", "TV", "NLL − HMC's", "shift [sd]", "beyond 3 errors", "temperature")
-    rows = [["sampler", "step size", *names, *moments]]
     halves = [number(hmc["halves"][name], 4) for name in ("agreement", "total_variation")]
-    rows.append(["HMC's halves", "", *halves, *[""] * (4 + len(moments))])
+    rows = [["HMC's halves", "", *halves, *[""] * (4 + len(moments))]]
     for cell in cells:
         start = [METHODS[cell["method"]].title, f"{cell['rate']:g}"]
         if cell["diverged"]:
@@ -163,4 +162,4 @@ def bias_rows(records: list[dict]) -> list[list[str]]:
             *(with_error(m["bias"], m["error"], 4, sign="+")
               for m in cell["second_moments"].values()),
         ])  # fmt: skip
-    return rows
+    return Table(["sampler", "step size", *names, *moments], rows)

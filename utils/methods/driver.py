@@ -10,7 +10,7 @@ from utils.methods.processes import RECORD, ModeGroup, mode_groups, process_pool
 from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Mixture, Posterior, is_set
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records
 from utils.runs.locks import lock_when_free
@@ -219,8 +219,7 @@ def report(run: Run, method: Method, scores: Scores) -> None:
     run.log_records("test_scores", records)
     run.finish(scores.summary)
     lines = [[name, f"{100 * hits:.2f} %", f"{nll:.4f}"] for name, hits, nll in scores.rows]
-    print()
-    print_table([headings, *lines])
+    Table(headings, lines).print()
     for remark in scores.remarks:
         print(remark)
     print(f"Saved in {run.directory}")
