@@ -24,6 +24,12 @@ class Table:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("  ".join(cells).rstrip())
 
+    def markdown(self) -> str:
+        """Return headings and rows in Markdown."""
+        head, *rows = ("".join(f"| {cell} " if cell else "| " for cell in row) + "|"
+                       for row in (self.head, *self.rows))  # fmt: skip
+        return "\n".join([head, "|---" * len(self.head) + "|", *rows])
+
 
 def inline(cell: str) -> str:
     """Return a cell of two lines as one: "0.80\npaper 0.82" becomes "0.80 (paper 0.82)"."""
