@@ -38,6 +38,7 @@ from utils.runs.jobs import run_jobs, threads_for_each
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
+from utils.runs.run import flat
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 from utils.runs.wording import plural
@@ -218,17 +219,8 @@ def metrics_of(point: Point) -> dict[str, float | None]:
     if not point.finished:
         return {}
     logged = read_mapping(point.directory / "metrics.jsonl", last_values)
-    numbers = logged | flat(read_mapping(point.directory / "summary.json"))
+    numbers = logged | flat(read_mapping(point.directory / "summary.json"), ".")
     return {name: v for name, v in numbers.items() if v is None or type(v) in (int, float)}
-
-
-def flat(summary: dict, prefix: str = "") -> dict:
-    """Return {"a.b": value} for {"a": {"b": value}}."""
-    entries = {}
-    for name, value in summary.items():
-        name = prefix + name
-        entries |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return entries
 
 
 # ---- the results

@@ -303,14 +303,14 @@ class Run(Stoppable):
         self.save_json("meta.json", self.meta)
 
 
-def flat(record: dict, prefix: str = "") -> dict:
+def flat(record: dict, separator: str = "/") -> dict:
     """Return {"a/b": value} of nested mappings, without the lists in them."""
     line = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            line |= flat(value, f"{prefix}{key}/")
+            line |= {f"{key}{separator}{k}": v for k, v in flat(value, separator).items()}
         elif not isinstance(value, list | tuple):
-            line[f"{prefix}{key}"] = value
+            line[key] = value
     return line
 
 
