@@ -5,13 +5,13 @@ from pathlib import Path
 
 from papers.compact.tables import names_of
 from utils.evaluation.predictions import columns_of
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
+from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
 from utils.report.paper import figure
 from utils.report.tables import Table, number, with_known_error
 
 from matplotlib.figure import Figure
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#E69F00", "#56B4E9")
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD, SKY)
 
 
 def limit_tables(diagnostics: dict) -> list[Table | str]:

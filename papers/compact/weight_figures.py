@@ -7,7 +7,7 @@ from pathlib import Path
 
 from papers.compact.tables import METHODS, ORDERS, pruned_network, samples_of
 from utils.methods.registry import METHODS as REGISTERED
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
+from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, SKY, Look, panels, styled
 from utils.report.paper import RunFigure, figure
 
 import numpy as np
@@ -149,7 +149,7 @@ def _transpositions(
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
 LOOKS = {name: method.look for name, method in REGISTERED.items()}
-MORE_LOOKS = (Look(GREY, "--", "x"), Look("#E69F00", ":", "v"), Look("#56B4E9", "-.", "P"))
+MORE_LOOKS = (Look(GREY, "--", "x"), Look(GOLD, ":", "v"), Look(SKY, "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
     "abs_mean": {"color": ORANGE, "linestyle": "--", "marker": "s"},
