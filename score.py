@@ -174,7 +174,7 @@ def report(scored: dict[str, Scored], gold: Gold, options: argparse.Namespace) -
 
 
 def cell(metric, scored: Scored) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, 4)
+    factor, digits = metric.shown
     value, error = (factor * each[metric.name] for each in (scored.values, scored.errors))
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 

@@ -58,7 +58,7 @@ def score_table(
 def _score(
     metric: Metric, value: float | None, error: float | None, published: float | None
 ) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, metric.digits)
+    factor, digits = metric.shown
     ours = with_error(value, error, digits, factor)
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 

@@ -52,7 +52,7 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
 
 
 def score_cell(row: dict, metric) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, 4)
+    factor, digits = metric.shown
     value, error = (row[part].get(metric.name) for part in ("scores", "errors"))
     return with_known_error(value, error, digits, factor)
 
