@@ -1,6 +1,6 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
-from papers.compact import permutation_figures, weight_figures
+from papers.compact import limits, permutation_figures, weight_figures
 from papers.compact.claims import CLAIMS
 from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
@@ -84,6 +84,11 @@ def table1(results: Results) -> list[Table | str]:
     ]  # fmt: skip
 
 
+def checks(results: Results) -> list[Table | str]:
+    diagnostics = results.json("eval", "diagnostics.json")
+    return [*check_tables(diagnostics), *limits.limit_tables(diagnostics)]
+
+
 TRAINING = (
     RunFigure(
         "HMC", "chain", "HMC: the chain",
@@ -136,7 +141,7 @@ SECTIONS = (
     Section("training", "Training", "Chains and training", TRAINING),
     Section(
         "checks", "Checks", "Checks, and what the paper does not report",
-        (RunTables("eval", lambda r: check_tables(r.json("eval", "diagnostics.json"))),),
+        (RunTables("eval", checks), limits.noise_on_dead_pixels),
     ),
     Section(
         "chain", "Diagnostics", "Diagnostics of the chain",
