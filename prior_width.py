@@ -71,7 +71,7 @@ def main(config: PriorWidthConfig) -> None:
         widths.append(study(candidate, ready, config))
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
     run.save_json("widths.json", widths)
-    hmc_figures.prior_width.save(run)
+    run.save_figure("prior_width", hmc_figures.prior_width(run.path("widths.json")))
     run.log_records("widths", widths)
     run.finish({"widths": widths})
     hmc_figures.width_table(widths).print()

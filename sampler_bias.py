@@ -111,7 +111,7 @@ def main(config: BiasConfig) -> None:
     problem = Problem(network, data, prior, device, None, temperature_of(candidate))
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     cells = run_cells(run, problem, candidate.posterior)
-    hmc_figures.sampler_bias.save(run)
+    run.save_figure("sampler_bias", hmc_figures.sampler_bias(run.path("cells.jsonl")))
     run.log_records("cells", cells)
     run.finish({"cells": cells})
     hmc_figures.bias_table(cells).print()

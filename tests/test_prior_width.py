@@ -64,7 +64,7 @@ def test_the_figure_and_the_table(tmp_path):
         for sigma in (1, 0.25)
     ]  # fmt: skip
     (tmp_path / "widths.json").write_text(json.dumps(widths))
-    drawn = prior_width.draw(tmp_path / "widths.json")
+    drawn = prior_width(tmp_path / "widths.json")
     assert_readable(drawn)
     costs = drawn.axes[-1].lines[0]
     np.testing.assert_array_equal(costs.get_xydata(), [[1, 100], [0.25, 100]])

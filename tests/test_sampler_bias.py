@@ -53,7 +53,7 @@ def test_cells_beside_hmc(records, script, data_dir):
 @pytest.mark.figures
 def test_the_figure_and_the_table(records):
     _, path, _ = records
-    drawn = sampler_bias.draw(path)
+    drawn = sampler_bias(path)
     assert_readable(drawn)
     cells = [json.loads(line) for line in path.read_text().splitlines()]
     table = bias_table(cells)

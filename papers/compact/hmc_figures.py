@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from utils.methods.registry import METHODS
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels
-from utils.report.paper import figure
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
 from utils.report.tables import Table, number, with_error
 from utils.runs.files import read_records
 
@@ -18,13 +17,12 @@ LOOKS = {  # by column and score
 }
 
 
-@figure(
-    "prior_width", "widths.json", "Width of the prior",
-    "Scores of HMC, of draws from q_r and of the one network at its mean μ_r, against the prior's "
-    "σ, with standard errors; and what an effective sample of the test log-likelihood costs HMC. "
-    "The grey line is the ECE that calibrated predictions as sure as HMC's would have.",
-)  # fmt: skip
+@styled
 def prior_width(source: Path) -> Figure:
+    """Draw scores of HMC, of q_r's draws and of μ_r by the prior's σ, and the cost of HMC.
+
+    The grey line is the ECE that calibrated predictions as sure as HMC's would have.
+    """
     widths = json.loads(source.read_text())
     drawn, axes = panels(2, 3, height=2.6)
     rows = [
@@ -100,14 +98,13 @@ SAMPLER_LOOKS = {"sgld": Look(BLUE, "-", "o"), "sghmc": Look(ORANGE, "--", "s")}
 MOMENT_LINES = ("-", "--", ":", "-.")
 
 
-@figure(
-    "sampler_bias", "cells.jsonl", "Bias of samplers without an accept step",
-    "SGLD and SGHMC beside exact HMC on the same posterior, by step size, with standard errors: TV "
-    "of predictions (grey: between two halves of HMC's samples), difference of the test NLL from "
-    "HMC's, root mean square shift of functionals without labels in their standard deviations, and "
-    "relative bias of second moments of weights whose pixels are used, by tensor.",
-)  # fmt: skip
+@styled
 def sampler_bias(source: Path) -> Figure:
+    """Draw SGLD and SGHMC beside exact HMC on the same posterior, by step size.
+
+    The grey line is between two halves of HMC's samples. Shifts are root mean squares in standard
+    deviations of functionals without labels; biases are relative, of weights whose pixels are used.
+    """
     hmc, *cells = read_records(source)
     drawn, axes = panels(2, 2, width=3.8)
     axes = axes.flatten()
