@@ -77,8 +77,8 @@ def closeness_table(rows: list[dict]) -> Table:
 
 
 def closeness_cell(row: dict, reference: str, key: str) -> str:
-    error = row.get("beside_errors", {}).get(reference, {}).get(key)  # not in earlier tables
-    return with_known_error(row["beside"][reference][key], error, 4)
+    value, error = (row[part][reference][key] for part in ("beside", "beside_errors"))
+    return with_known_error(value, error, 4)
 
 
 def distance_table(rows: list[dict], reference: str) -> Table:
