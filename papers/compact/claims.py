@@ -6,7 +6,7 @@ a Finding; "in short" is for the top of the report, one sentence for each mark.
 
 from functools import partial
 
-from papers.compact.tables import METHODS, names_of, published_table1
+from papers.compact.tables import METHODS, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, Finding, claim
@@ -109,7 +109,7 @@ def posterior_is_nearly_unimodal(results: Results) -> Finding:
         for (value, error), low, high in ((distance, 0.1, 0.3), (cycles, 0.1, 0.5))
     ]
     order = (FAILS, UNDECIDED, PARTLY, HOLDS)  # the worse of the two decides
-    title = columns_of(names_of(diagnostics))[best].title(names_of(diagnostics))
+    title = columns_of(diagnostics["names"])[best].title(diagnostics["names"])
     return Finding(
         min(marks, key=order.index),
         f"{title}: TV between draws and samples {distance[0]:.3f} ± {distance[1]:.3f}. If one "

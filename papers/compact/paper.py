@@ -6,7 +6,6 @@ from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
     check_tables,
     metrics_of_tables,
-    names_of,
     published_table1,
     score_table,
     sparsity_table,
@@ -58,7 +57,7 @@ def quick_is_smaller(results: Results) -> str:
 
 def table1(results: Results) -> list[Table | str]:
     scores = [results.json("eval", f"{name}.json") for name in ("table1", "table1_errors")]
-    names = names_of(results.json("eval", "diagnostics.json"))
+    names = results.json("eval", "diagnostics.json")["names"]
     published, (papers, others) = published_table1(results.dataset), metrics_of_tables()
     note = "Compared with the prediction of HMC's samples, on the test images"
     if published:

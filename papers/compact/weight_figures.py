@@ -205,7 +205,7 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
 def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
-    names = results.get("names", METHODS)
+    names = results["names"]
     # Posteriors that are no method's share a few looks.
     others, truth = cycle(MORE_LOOKS), next(iter(names))
     looks = {name: LOOKS.get(name) or next(others) for name in names}
@@ -238,7 +238,7 @@ def pruning(source: Path) -> Figure:
 def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
-    curves, names = results["curves"], results.get("names", METHODS)
+    curves, names = results["curves"], results["names"]
     methods = [m for m in names if f"{m} mean, std of {m}" in curves["all"]]
     drawn, axes = panels(2, len(methods), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
