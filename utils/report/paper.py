@@ -199,9 +199,9 @@ def conclude(run, paper: Paper, summary: dict, records: dict) -> None:
     These are figures, tables, and the claims that no other run is needed for. `records` are what
     wandb shows as tables, by name.
     """
-    for figure in paper.figures:
-        if figure.kind == run.kind:
-            figure.save(run)
+    for each in paper.figures:
+        if each.kind == run.kind:
+            each.save(run)
     for name, rows in records.items():
         run.log_records(name, rows)
     run.finish(summary)
@@ -210,8 +210,6 @@ def conclude(run, paper: Paper, summary: dict, records: dict) -> None:
         if part.kind == run.kind and isinstance(part, RunTables):
             for content in part.contents(results):
                 content.print() if isinstance(content, Table) else print(f"\n{content}")
-    for claim in paper.claims:
-        if claim.kinds == (run.kind,):
-            verdict = judge(claim, results)
-            print(f"\n{claim.text}\n{verdict.mark}: {verdict.evidence}")
+    for verdict in (judge(each, results) for each in paper.claims if each.kinds == (run.kind,)):
+        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
     print(f"Saved in {run.directory}")
