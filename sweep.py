@@ -19,19 +19,12 @@ import re
 import runpy
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import Table
-from utils.runs.config import (
-    Config,
-    Parser,
-    add_shared_flags,
-    changes,
-    load_config,
-    reopening_fields,
-)
+from utils.runs.config import Config, Parser, add_shared_flags, load_config, reopening_fields
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
@@ -157,8 +150,15 @@ def settings_of(script: dict, arguments: list[str]) -> tuple[type[Config], str]:
 
 
 def check_unchanged(point: Point) -> None:
-    """Refuse a run that was begun with other settings or other inputs."""
-    changed = changes(point.config, point.recorded) if point.recorded else []
+    """Refuse a run of other settings, or of other inputs, which a resumed run may have."""
+    recorded = point.recorded
+    free = {field.name for field in fields(Config) if field.metadata["changeable"]}
+    free |= {"config", *reopening_fields(point.config, recorded)}
+    changed = [
+        f"{name} was {recorded[name]} and is {value}"
+        for name, value in asdict(point.config).items()
+        if name in recorded.keys() - free and recorded[name] != value
+    ]
     if changed:
         raise UserError(
             f"{point.directory} was begun with other settings ({', '.join(changed)}): "
