@@ -33,7 +33,7 @@ from papers.compact.tables import (
     check_tables,
     metrics_of_tables,
     published_table1,
-    score_numbers,
+    score_records,
     score_table,
     ways_table,
 )
@@ -50,7 +50,7 @@ from utils.evaluation.evaluate import (
 )
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
-from utils.report.tables import Table, print_table
+from utils.report.tables import Table
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -99,7 +99,6 @@ def main(config: EvalConfig) -> None:
     check_data(truth, data)
     data = inputs_for(truth.posterior.network, data).to(device)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     evaluate(candidates, config.truth, data, run, about(candidates, config.truth))
     report(run)
 
@@ -122,12 +121,8 @@ def find_candidates(config: EvalConfig) -> dict[str, Candidate]:
         if candidate := open_named(config, name, paths.get(name), like):
             candidates[name] = candidate
     check_candidates(candidates, config.truth)
-    print_table(
-        [
-            ["posterior", "run", "weights"],
-            *([c.title, str(c.run.path), str(c)] for c in candidates.values()),
-        ]
-    )
+    rows = [[each.title, str(each.run.path), str(each)] for each in candidates.values()]
+    Table(["posterior", "run", "weights"], rows).print()
     warn_of_other_data(candidates.values())
     return candidates
 
@@ -191,7 +186,7 @@ def report(run: Run) -> None:
         limits.noise_on_dead_pixels.save(run)
     published = published_table1(run.config.dataset) if diagnostics["label"] == "HMC" else {}
     for name, metrics in zip(("table1", "calibration"), metrics_of_tables(), strict=True):
-        run.log_table(name, *score_numbers(table, errors, published, metrics, names))
+        run.log_records(name, score_records(table, errors, published, metrics, names))
         score_table(table, errors, published, metrics, names).print()
     for check in [
         ways_table(diagnostics, table),

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 
 from papers.compact import weight_figures
-from papers.compact.tables import names_of, sparsity_summary, sparsity_table
+from papers.compact.tables import sparsity_summary, sparsity_table
 from utils.data.datasets import load_dataset
 from utils.evaluation.pruning import KEPT_PERCENT, list_prunings, prune_all
 from utils.evaluation.weight_space import open_weight_space, std_histograms
@@ -52,12 +52,13 @@ def main(config: PruningConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     space = open_weight_space(source, device)
-    names = names_of(read_mapping(PastRun(source).directory / "diagnostics.json"))
+    names = read_mapping(PastRun(source).directory / "diagnostics.json").get("names")
+    if not names:
+        raise UserError(f"{source} was left by another version or is damaged: evaluate again.")
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir)
     data = inputs_for(space.network, data).to(device)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     check_space(run.directory, memory_bytes=40 * len(space.alive), disk_bytes=1e6)
     run.save_arrays("sigma_histograms.npz", **std_histograms(space))
     results = {
@@ -82,7 +83,7 @@ def report(run: Run, results: dict) -> None:
     weight_figures.pruning_criteria.save(run)
     weight_figures.sigma_histograms.save(run, results["names"])
     table = sparsity_table(results)
-    run.log_table("sparsity", table.head, table.rows)
+    run.log_records("sparsity", [dict(zip(table.head, row, strict=True)) for row in table.rows])
     run.finish(sparsity_summary(results))
     table.print()
     print(f"\nSaved in {run.directory}")

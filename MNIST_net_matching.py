@@ -70,7 +70,6 @@ def main(config: NetMatchingConfig) -> None:
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     state, results = resume_pair(run, network, data, settings)
     with run.graceful_stop(), progress_bar(config.num_epochs, "net matching", state.epoch) as bar:
         while state.epoch < config.num_epochs:
@@ -216,8 +215,11 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     """Write the trained pair's barriers and NoT as the summary, and print them as a table."""
     summary = {name: summary_of(run, results, k) for k, name in enumerate(ALIGNMENTS)}
     columns = ["train_loss_barrier", "test_loss_barrier", "test_error_barrier", "transpositions"]
-    rows = [[name, *(summary[name].get(column) for column in columns)] for name in ALIGNMENTS]
-    run.log_table("barriers", ["alignment", *columns], rows)
+    records = [
+        {"alignment": name} | {column: summary[name].get(column) for column in columns}
+        for name in ALIGNMENTS
+    ]
+    run.log_records("barriers", records)
     undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
     heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]"]
@@ -225,7 +227,7 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
     cells = [
         [name, f"{train:.4f}", f"{test:.4f}", f"{100 * error:.2f}",
          " + ".join(map(str, summary[name].get("transpositions_per_layer", "–")))]
-        for name, train, test, error, _ in rows
+        for name, train, test, error, _ in map(dict.values, records)
     ]  # fmt: skip
     Table(heads, cells, "Largest barriers on the line from W_0 to W_1").print()
     print(what_is_lost(results))

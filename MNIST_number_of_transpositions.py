@@ -81,7 +81,6 @@ def main(config: TranspositionsConfig) -> None:
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     number, state = resume_pairs(run, network, settings)
     records = load_records(run, number)
     size = state.weights.nbytes
@@ -245,9 +244,7 @@ def report(run: Run, records: list[dict]) -> None:
         stage: summary_of([record for record in records if record["stage"] == stage])
         for stage in STAGES
     }
-    columns = [name for name, value in summary["trained"].items() if not isinstance(value, list)]
-    rows = [[stage, *(summary[stage][name] for name in columns)] for stage in STAGES]
-    run.log_table("transpositions", ["stage", *columns], rows)
+    run.log_records("transpositions", [{"stage": stage} | summary[stage] for stage in STAGES])
     run.finish(summary)
     heads = ["", "mean NoT", "|NoT − expected|", "mean test barrier at λ = ½"]
     cells = [

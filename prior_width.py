@@ -30,7 +30,6 @@ from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
-from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
@@ -66,18 +65,16 @@ def main(config: PriorWidthConfig) -> None:
     num_train = next(iter(candidates.values())).run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     widths = []
     for candidate in sorted(candidates.values(), key=lambda each: -width_of(each)):
         ready = inputs_for(candidate.posterior.network, data).to(device)
         widths.append(study(candidate, ready, config))
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
     run.save_json("widths.json", widths)
-    hmc_figures.prior_width.save(run)
+    run.save_figure("prior_width", hmc_figures.prior_width(run.path("widths.json")))
     run.log_records("widths", widths)
     run.finish({"widths": widths})
-    print()
-    print_table(hmc_figures.width_rows(widths))
+    hmc_figures.width_table(widths).print()
     print(f"Saved in {run.directory}")
 
 

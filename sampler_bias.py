@@ -45,7 +45,6 @@ from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
-from utils.report.tables import print_table
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
 from utils.runs.errors import UserError
@@ -111,12 +110,11 @@ def main(config: BiasConfig) -> None:
     prior = prior_in(candidate, len(data.train_labels), device)
     problem = Problem(network, data, prior, device, None, temperature_of(candidate))
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    run.select_matmul()
     cells = run_cells(run, problem, candidate.posterior)
-    hmc_figures.sampler_bias.save(run)
+    run.save_figure("sampler_bias", hmc_figures.sampler_bias(run.path("cells.jsonl")))
     run.log_records("cells", cells)
     run.finish({"cells": cells})
-    print_table(hmc_figures.bias_rows(cells))
+    hmc_figures.bias_table(cells).print()
     print(f"Saved in {run.directory}")
 
 

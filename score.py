@@ -34,7 +34,7 @@ from utils.quality.gold import (
     read_gold,
     score_beside,
 )
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
@@ -152,15 +152,13 @@ def warn_of_other_posterior(run: PastRun, gold: Gold) -> None:
 
 def report(scored: dict[str, Scored], gold: Gold, options: argparse.Namespace) -> None:
     metrics = [metric for metric in METRICS.values() if metric.needs == "average"]
-    rows = [["", *(metric.heading for metric in metrics)]]
-    for name, each in scored.items():
-        rows.append([name, *(cell(metric, each) for metric in metrics)])
+    rows = [[name, *(cell(metric, each) for metric in metrics)] for name, each in scored.items()]
     own = score_beside(gold.predictions, gold, options.num_bootstraps, options.seed)
     absent = ("agreement", "total_variation")  # of HMC with itself
     rows.append(
         [f"HMC ({gold.name})", *("–" if m.name in absent else cell(m, own) for m in metrics)]
     )
-    print_table(rows)
+    Table(["", *(metric.heading for metric in metrics)], rows).print()
     print(f"\n{floor_text(gold)}")
     null = calibrated_errors(gold.predictions.average(), generator(options.seed, "calibrated"))
     print(f"ECE of predictions as sure as HMC's, if they were calibrated: {null.mean():.4f}.")
@@ -176,7 +174,7 @@ def report(scored: dict[str, Scored], gold: Gold, options: argparse.Namespace) -
 
 
 def cell(metric, scored: Scored) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, 4)
+    factor, digits = metric.shown
     value, error = (factor * each[metric.name] for each in (scored.values, scored.errors))
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 

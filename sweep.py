@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import Config, Parser, add_shared_flags, load_config, reopening_fields
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
@@ -31,6 +31,7 @@ from utils.runs.jobs import run_jobs, threads_for_each
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
+from utils.runs.run import flat
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 from utils.runs.wording import plural
@@ -107,7 +108,7 @@ def find_file(name: str) -> Path:
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     """Return all runs of the sweep, after checking the settings of each."""
-    config_class, kind = load_script(sweep)
+    script = load_script(sweep)
     given = {name: getattr(options, name) for name in SHARED_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
     points = {}
@@ -116,6 +117,7 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
         fixed = {"run_batch_name": sweep.name} | sweep.fixed | given | {"run_name": label}
         arguments = [*sweep.arguments, *as_arguments(fixed | settings), "--resume"]
         try:
+            config_class, kind = settings_of(script, arguments)
             config = load_config(config_class, Path(sweep.program).stem, arguments)
         except UserError as error:
             raise UserError(f"{sweep.path}, {label}: {error}") from None
@@ -127,20 +129,28 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     return list(points.values())
 
 
-def load_script(sweep: Sweep) -> tuple[type[Config], str]:
-    """Return the class of the script's settings, and the kind of its runs."""
+def load_script(sweep: Sweep) -> dict:
+    """Return what the script defines."""
     files = sorted(ROOT.glob("*.py"))
     scripts = [file.name for file in files if "\n    run_script(" in file.read_text()]
     if sweep.program not in scripts:
         raise UserError(
             f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
-    module = runpy.run_path(str(ROOT / sweep.program))
-    return module["CONFIG"], module["KIND"]
+    return runpy.run_path(str(ROOT / sweep.program))
+
+
+def settings_of(script: dict, arguments: list[str]) -> tuple[type[Config], str]:
+    """Return the class of a script's settings, and the kind of its runs."""
+    if "CONFIG" in script:
+        return script["CONFIG"], script["KIND"]
+    # train.py has those of the method that its arguments name.
+    method = script["METHODS"][script["chosen_method"](arguments)]
+    return script["config_class"](arguments), method.kind
 
 
 def check_unchanged(point: Point) -> None:
-    """Refuse a run that was begun with other settings or other inputs."""
+    """Refuse a run of other settings, or of other inputs, which a resumed run may have."""
     recorded = point.recorded
     free = {field.name for field in fields(Config) if field.metadata["changeable"]}
     free |= {"config", *reopening_fields(point.config, recorded)}
@@ -209,17 +219,8 @@ def metrics_of(point: Point) -> dict[str, float | None]:
     if not point.finished:
         return {}
     logged = read_mapping(point.directory / "metrics.jsonl", last_values)
-    numbers = logged | flat(read_mapping(point.directory / "summary.json"))
+    numbers = logged | flat(read_mapping(point.directory / "summary.json"), ".")
     return {name: v for name, v in numbers.items() if v is None or type(v) in (int, float)}
-
-
-def flat(summary: dict, prefix: str = "") -> dict:
-    """Return {"a.b": value} for {"a": {"b": value}}."""
-    entries = {}
-    for name, value in summary.items():
-        name = prefix + name
-        entries |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return entries
 
 
 # ---- the results
@@ -248,14 +249,13 @@ def save_progress(sweep: Sweep, points: list[Point], directory: Path) -> list[di
 
 def report(sweep: Sweep, points: list[Point], directory: Path) -> None:
     """Print a table of the runs, the best first, and draw the figure."""
-    rows = [[*sweep.axes, f"{sweep.metric} ({sweep.goal})", "time"]]
+    rows = []
     for run in save_progress(sweep, points, directory):
         value = metric_text(run["value"]) if run["finished"] else "failed"
         time = "–" if run["seconds"] is None else duration(run["seconds"])
         rows.append([*map(str, run["settings"].values()), value, time])
     save_figure(directory / "sweep", sweep_figure(directory / "sweep.json"))
-    print()
-    print_table(rows)
+    Table([*sweep.axes, f"{sweep.metric} ({sweep.goal})", "time"], rows).print()
     if re.search("test|accuracy", sweep.metric.rpartition(".")[2]):
         print(
             f"\n{sweep.metric} is a test score. The run with the best one was chosen by it, so its "

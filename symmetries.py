@@ -13,7 +13,7 @@ import argparse
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.registry import CONV_NETWORKS, conv_network, usual_shape
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.script import ends_in_a_sentence
@@ -37,16 +37,16 @@ def main() -> None:
         for name, value in vars(options).items():  # those in the table have their usual settings
             if value is not None:
                 raise UserError(f"--{name} belongs to one network: give its --network as well.")
-        print_table(table_of_networks())
+        table_of_networks().print()
         return
     network = network_of(options)
     counts = count_symmetries(network)
-    print(f"{network}: {num_weights(network)} weights")
     rows = [
         [f"{name}: {' × '.join(map(str, network.units(name)))}", *cells(counts[name])]
         for name in counts
     ]
-    print_table([["group", *HEADINGS], *rows, ["all", *cells(total(counts))]])
+    rows.append(["all", *cells(total(counts))])
+    Table(["group", *HEADINGS], rows, f"{network}: {num_weights(network)} weights").print()
 
 
 def read_options() -> argparse.Namespace:
@@ -76,15 +76,15 @@ def network_of(options: argparse.Namespace) -> Network:
     return conv_network(options.network, shape, width=options.width)
 
 
-def table_of_networks() -> list[list[str]]:
-    """Return one row for each network in its usual size, below the headings."""
+def table_of_networks() -> Table:
+    """Return one row for each network in its usual size."""
     networks = {"mlp": MLP(), "mlp, tanh": MLP(activation="tanh")}
     networks |= {name: conv_network(name, usual_shape(name)) for name in CONV_NETWORKS}
-    rows = [["network", "weights", *HEADINGS, "published log10"]]
+    rows = []
     for name, network in networks.items():
         counts = cells(total(count_symmetries(network)))
         rows.append([name, num_weights(network), *counts, PUBLISHED.get(name, "–")])
-    return rows
+    return Table(["network", "weights", *HEADINGS, "published log10"], rows)
 
 
 def num_weights(network: Network) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from papers.symmetry import figures, mass_claims
+from papers.symmetry.paper import PAPER
 from papers.symmetry.values import converged
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
@@ -96,11 +96,9 @@ def main(config: BalanceConfig) -> None:
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     networks = networks_of(config, images)
     run = open_run(config, KIND, device)
-    run.select_matmul()
     records = train_grid(run, networks, images)
     summary = {"cells": [final_numbers(record) for record in records]}
-    drawn = (figures.balance, figures.intervention)
-    conclude(run, summary, drawn, claims=mass_claims.BALANCE, records=summary)
+    conclude(run, PAPER, summary, records=summary)
 
 
 def networks_of(config: BalanceConfig, images: Dataset) -> dict[str, Network]:

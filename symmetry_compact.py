@@ -15,7 +15,7 @@ summary.json.
 
 from dataclasses import dataclass
 
-from papers.symmetry import claims, tables
+from papers.symmetry.paper import PAPER
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.evaluation.metrics import accuracy, closeness
@@ -68,7 +68,6 @@ def main(config: CompactConfig) -> None:
             raise UserError(f"{name} is a single network: a Gaussian needs two or more.")
     data = load_dataset(config.dataset, config.data_dir)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     results = {}
     for name, members in posteriors.items():
         num_train = PastRun(paths[name]).data.get("num_train")
@@ -76,8 +75,7 @@ def main(config: CompactConfig) -> None:
         images = ready.train_images[:num_train][: config.num_match_images]
         results[name] = compare_gaussians(members, name, ready, images, config)
     run.save_json("compact.json", results)
-    shown = {"tables": [tables.gaussians_without_scales], "claims": [claims.scales_matter]}
-    conclude(run, {"columns": results}, **shown, records={"gaussians": mean_scores(results)})
+    conclude(run, PAPER, {"columns": results}, records={"gaussians": mean_scores(results)})
 
 
 # ---- Gaussians

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from papers.symmetry import quality_claims, quality_figures
+from papers.symmetry.paper import PAPER
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
@@ -86,7 +86,6 @@ def main(config: DiversityConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir, config.num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     network.save(run.path("network.json"))
     results, summary = compare_networks(networks, images.to(device), run)
     results |= compare_copies(networks, data, images.to(device), config)
@@ -94,9 +93,7 @@ def main(config: DiversityConfig) -> None:
         results |= compare_chains(open_members(paths["hmc"]), networks, images.to(device), run)
     run.save_arrays("diversity.npz", ood=images.outside_name, **results)
     summary |= {"ood": images.outside_name, "groups": means_of_groups(results)}
-    drawn = (quality_figures.functional_collapse, quality_figures.diversity_scale)
-    decided, records = [quality_claims.collapse_is_absent], {"pairs": summary["groups"]}
-    conclude(run, summary, drawn, claims=decided, records=records)
+    conclude(run, PAPER, summary, records={"pairs": summary["groups"]})
 
 
 # ---- what is compared

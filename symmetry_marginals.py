@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from papers.symmetry import claims, figures, tables
+from papers.symmetry.paper import PAPER
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
 from utils.report.paper import conclude
@@ -66,10 +66,7 @@ def main(config: MarginalsConfig) -> None:
     }
     run.save_json("marginals.json", results)
     summary = without_counts(results)
-    conclude(
-        run, summary, [figures.largest_weights], [tables.uniformity_tests],
-        [claims.units_are_exchangeable], {"tests": summary},
-    )  # fmt: skip
+    conclude(run, PAPER, summary, records={"tests": summary})
 
 
 def check_units(posteriors: dict[str, Members]) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 
-from papers.symmetry import figures, mass_claims
+from papers.symmetry.mass_claims import FEWEST
+from papers.symmetry.paper import PAPER
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.files import open_members
@@ -75,10 +76,7 @@ def main(config: MassConfig) -> None:
     network.save(run.path("network.json"))
     run.save_arrays("mass.npz", mass=masses[0], minimum=masses[1], steps=STEPS, curves=curves)
     summary = summary_of(network, weights, masses.numpy(), curves.numpy(), config.seed)
-    conclude(
-        run, summary, [figures.representation_cost], claims=mass_claims.MASS,
-        records={"clusters": summary["clusters"]},
-    )  # fmt: skip
+    conclude(run, PAPER, summary, records={"clusters": summary["clusters"]})
 
 
 def find_posteriors(config: MassConfig) -> list[Path]:
@@ -151,7 +149,7 @@ def summary_of(
         "minimum_range": [float(masses[1].min()), float(masses[1].max())],
         "excess_quantiles": np.quantile(excess, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1]).tolist(),
         "excess_modes": two_modes(excess),
-        "clusters": two_clusters(masses.T) if len(excess) >= 20 else [],
+        "clusters": two_clusters(masses.T) if len(excess) >= FEWEST else [],
         # log m is a function of u = log λ: strictly convex if these are positive
         "smallest_second_difference": float(np.diff(np.log(curves), n=2).min()),
         "minimum_spread_over_orbit": float(minima.max() / minima.min() - 1),
@@ -183,7 +181,7 @@ def two_modes(excess: np.ndarray) -> list[float]:
 
     The kernel's width is Scott's rule for half of the spread, as there may be two modes.
     """
-    if len(excess) < 20:
+    if len(excess) < FEWEST:
         return []
     grid = np.linspace(excess.min(), excess.max(), 1001)[1:-1]
     density = gaussian_kde(excess, 0.5 * len(excess) ** -0.2)(grid)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from papers.symmetry import claims, figures
+from papers.symmetry.paper import PAPER
 from utils.data.datasets import Dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network
@@ -68,7 +68,6 @@ def main(config: OrderConfig) -> None:
             "needs at least two."
         )
     run = open_run(config, KIND, device)
-    run.select_matmul()
     network.save(run.path("network.json"))
     snapshots = list(train_with_snapshots(network, data, config))
     epochs = [epoch for epoch, _ in snapshots]
@@ -81,7 +80,7 @@ def main(config: OrderConfig) -> None:
     run.save_arrays("order.npz", epochs=epochs, groups=list(network.groups), **results)
     summary = summary_of(epochs, results)
     records = {"measures": {name: summary[f"{name}_step"] for name in MEASURES}}
-    conclude(run, summary, [figures.order], claims=[claims.order_settles], records=records)
+    conclude(run, PAPER, summary, records=records)
 
 
 # ---- training

@@ -19,7 +19,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers.symmetry import quality_claims, quality_figures, quality_tables
+from papers.symmetry import quality_claims
+from papers.symmetry.paper import PAPER
 from utils.data.datasets import load_dataset
 from utils.evaluation.evaluate import check_names, named_paths, open_candidate, warn_of_other_data
 from utils.networks.network import Network
@@ -94,7 +95,6 @@ def main(config: TableConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
-    run.select_matmul()
     # weights: each reference in three spaces, and a row in two
     numbers = (3 * len(halves) + 4) * 2 * config.num_samples * network.num_weights
     check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)
@@ -218,9 +218,7 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     )
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})
-    tables = [lambda results: quality_tables.quality_tables(rows, summary)]
-    records = {"posteriors": rows}
-    conclude(run, summary, quality_figures.TABLE, tables, quality_claims.TABLE, records)
+    conclude(run, PAPER, summary, records={"posteriors": rows})
 
 
 def summary_of(standard: Standard, powers: dict) -> dict:

@@ -15,7 +15,7 @@ and the last layers in each panel), the figure toy.png and .pdf, and summary.jso
 import math
 from dataclasses import dataclass
 
-from papers.symmetry import claims, figures
+from papers.symmetry.paper import PAPER
 from papers.symmetry.values import median_error
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
@@ -63,7 +63,6 @@ def main(config: ToyConfig) -> None:
     if already_finished(config, KIND):
         return
     run = open_run(config, KIND, device)
-    run.select_matmul()
     network = MLP((2, config.hidden_units, 1))
     points, classes = two_clouds(config.points_per_class, config.seed)
     trained = train_all(network, points.to(device), classes.to(device), config)
@@ -80,7 +79,7 @@ def main(config: ToyConfig) -> None:
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
     shapes = {key: summary[key] for key in ("shape", "shape_errors")}
-    conclude(run, summary, [figures.toy], claims=claims.TOY, records={"shapes": shapes})
+    conclude(run, PAPER, summary, records={"shapes": shapes})
 
 
 # ---- networks

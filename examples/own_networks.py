@@ -38,12 +38,6 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.data.user_arrays import read_inputs, read_labels
-from utils.evaluation.alignment import (
-    accuracies_of,
-    barriers_to_first,
-    rebase_and_fit,
-    transpositions_of,
-)
 from utils.evaluation.metrics import accuracy
 from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune, without
 from utils.networks.mlp import ACTIVATIONS, MLP
@@ -58,14 +52,20 @@ from utils.networks.state_dicts import (
 )
 from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
+from utils.posteriors.moments import no_moments
 from utils.posteriors.samples import open_samples
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
+from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
 from utils.runs.wording import plural
+from utils.symmetry.matching import make_matcher
+from utils.symmetry.paths import Line, barrier, score
+from utils.symmetry.permutation import expected_transpositions
+from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ from torch import Tensor
 CRITERIA = {"abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ", "std": "smallest σ"}
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
 SHOWN = 20  # networks in the printed table, and samples whose barriers are computed
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
 TITLES = {
     "average": "average of all networks' predictions",
     "q_d": "q_d: Gaussian over the networks as they are",
@@ -258,6 +259,74 @@ def check_activation(
             )
 
 
+# ---- rebase and score
+
+
+def rebase_and_fit(
+    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
+) -> tuple[Gaussian, Compact]:
+    """Return q_d of the networks as they are, and q_r of them rebased to the first.
+
+    They are matched by activation on the inputs, or without any by weight.
+    """
+    method = "weight" if inputs is None else "activation"
+    matcher = make_matcher(method, network, samples[0], inputs)
+    direct = rebased = no_moments(samples[0])
+    transformations = []
+    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
+        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
+            direct, rebased = direct.add(weights), rebased.add(moved.weights)
+            transformations.append(moved.matching.transformation)
+            bar.update()
+    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
+
+
+def transpositions_of(compact: Compact) -> dict[str, list]:
+    """Return NoT of each network's groups of units, and what random permutations have."""
+    network = compact.transformations[0].network
+    return {
+        "transpositions": [
+            list(each.transpositions().values()) for each in compact.transformations
+        ],
+        "random": [expected_transpositions(group.size) for group in network.groups.values()],
+    }
+
+
+def accuracies_of(
+    network: Network, samples: Sequence[Tensor], averaged: dict[str, Iterable[Tensor]],
+    inputs: Tensor, labels: Tensor,
+) -> dict:  # fmt: skip
+    """Return the accuracy of each network, and of the average prediction of several."""
+
+    def accuracy_of(networks: Iterable[Tensor]) -> float:
+        return accuracy(mean_probabilities(network, networks, inputs), labels)
+
+    single = [accuracy_of([weights]) for weights in samples]
+    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
+
+
+def barriers_to_first(
+    compact: Compact, samples: Sequence[Tensor], count: int, inputs: Tensor, labels: Tensor
+) -> dict[str, list[float]]:
+    """Return the loss barrier [nats] between each of `count` networks and the first.
+
+    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
+    """
+
+    def barrier_to_first(weights: Tensor) -> float:
+        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
+        return barrier(score(line, inputs, labels).loss, FRACTIONS).max().item()
+
+    barriers: dict[str, list[float]] = {"before": [], "after": []}
+    with progress_bar(count, "loss barriers", unit="network") as bar:
+        for number in range(count):
+            moved = compact.transformations[number].apply(samples[number])
+            barriers["before"].append(barrier_to_first(samples[number]))
+            barriers["after"].append(barrier_to_first(moved))
+            bar.update()
+    return barriers
+
+
 # ---- prune
 
 
@@ -345,20 +414,17 @@ def save_rebased(paths: list[Path], network: Network, compact: Compact, out_dir:
 
 
 def report(options: argparse.Namespace, summary: dict) -> None:
-    print()
     print_networks(options, summary)
     scores = summary.get("accuracy")
     if scores:
-        print()
         rows = [[title, percent(scores[name])] for name, title in TITLES.items() if name in scores]
-        print_table([["", "accuracy [%]"], *rows])
+        Table(["", "accuracy [%]"], rows).print()
     if "pruning" in summary:
-        print()
         curves = [
             [f"mean.pt by {criterion}", *map(percent, summary["pruning"][name])]
             for name, criterion in CRITERIA.items()
         ]
-        print_table([["% of weights kept", *map(str, KEPT_PERCENT)], *curves])
+        Table(["% of weights kept", *map(str, KEPT_PERCENT)], curves).print()
     if options.kept is not None:
         chosen = CRITERIA[summary["prune_by"]]
         print(f"\npruned.pt: {percent(summary['zeros'])} % of the weights are zero; ", end="")
@@ -396,10 +462,10 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
                 notes.append(f"Barriers: of the first {len(values)} samples only")
         notes.append("Barrier: largest rise of the loss on the straight line to the first")
         below[1] += [""] * (len(columns) - len(below[1]))
-    rows = [list(row) for row in zip(*columns, strict=True)]
+    head, *rows = (list(row) for row in zip(*columns, strict=True))
     if len(names) > SHOWN:
         rows.append([f"… {len(names) - SHOWN} more", *[""] * (len(columns) - 1)])
-    print_table([*rows, *below])
+    Table(head, [*rows, *below]).print()
     notes.append("Their means leave out the first network, which is matched to itself")
     print(*(f"{note}." for note in notes), sep="\n")
 

@@ -157,7 +157,7 @@ def fake_records(run, monkeypatch, stages: dict[str, list], **settings) -> dict:
         return [
             dict(zip(("planted", "found", "test_loss_barrier"), next(given), strict=True))
             | {"stage": stage, "hidden_sizes": network.sizes[1:-1], "distance": {"total": 1.0},
-               "train_loss_barrier": 0.0}
+               "random_transpositions": 9.0, "train_loss_barrier": 0.0}
             for stage, given in waiting.items()
         ]  # fmt: skip
 

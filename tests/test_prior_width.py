@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from papers.compact.hmc_figures import prior_width, width_rows
+from papers.compact.hmc_figures import prior_width, width_table
 from tests.drawn import assert_readable
 from tests.offline_runs import check_told
 
@@ -64,9 +64,9 @@ def test_the_figure_and_the_table(tmp_path):
         for sigma in (1, 0.25)
     ]  # fmt: skip
     (tmp_path / "widths.json").write_text(json.dumps(widths))
-    drawn = prior_width.draw(tmp_path / "widths.json")
+    drawn = prior_width(tmp_path / "widths.json")
     assert_readable(drawn)
     costs = drawn.axes[-1].lines[0]
     np.testing.assert_array_equal(costs.get_xydata(), [[1, 100], [0.25, 100]])
-    heading, first, _ = width_rows(widths)
-    assert first[heading.index("accuracy of μ_r (%)")] == "25.00 ± –"
+    table = width_table(widths)
+    assert table.rows[0][table.head.index("accuracy of μ_r (%)")] == "25.00 ± –"

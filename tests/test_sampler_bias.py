@@ -2,7 +2,7 @@
 
 import json
 
-from papers.compact.hmc_figures import bias_rows, sampler_bias
+from papers.compact.hmc_figures import bias_table, sampler_bias
 from tests.drawn import assert_readable
 from tests.offline_runs import check_told
 
@@ -53,12 +53,12 @@ def test_cells_beside_hmc(records, script, data_dir):
 @pytest.mark.figures
 def test_the_figure_and_the_table(records):
     _, path, _ = records
-    drawn = sampler_bias.draw(path)
+    drawn = sampler_bias(path)
     assert_readable(drawn)
     cells = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = bias_rows(cells)
-    assert {len(row) for row in rows} == {len(rows[0])}
-    assert rows[-1][2] == "diverged"
+    table = bias_table(cells)
+    assert {len(row) for row in table.rows} == {len(table.head)}
+    assert table.rows[-1][2] == "diverged"
 
 
 def test_chains_that_are_too_few_or_no_chains_are_refused(evaluated, script):

@@ -20,6 +20,8 @@ TOY = {
     "num_epochs": {"value": 2}, "num_draws": {"value": 2}, "matmul": {"value": "default"},
 }  # fmt: skip
 
+TRAINED = {"config_name": {"value": "quick"}, "hidden_sizes": {"value": [6]}}
+
 
 @pytest.fixture
 def command(tmp_path, data_dir):
@@ -156,6 +158,20 @@ def test_a_batch_and_fixed_settings_come_from_the_file_unless_given(command):
         assert point.config.hidden_sizes == [6]
         assert point.directory.name == "VI-MNIST-quick-seed=1"
         assert "--resume" in point.arguments
+
+
+def test_train_is_swept_with_the_settings_of_each_points_method(command):
+    given = command({"method": {"values": ["vi", "sgd"]}}, program="train.py", fixed=TRAINED)
+    vi, sgd = (point.directory.name for point in plan(given))
+    assert vi == "VI-MNIST-quick-method=vi"
+    assert sgd == "sgd-MNIST-quick-method=sgd"
+
+
+@pytest.mark.parametrize("fixed", [{}, {"method": {"value": "none"}}])
+def test_a_sweep_of_train_must_name_a_method_that_exists(command, fixed):
+    given = command({"seed": {"values": [1]}}, program="train.py", fixed=TRAINED | fixed)
+    with pytest.raises(UserError, match=r"mine\.yaml, seed=1: .* method.*laplace"):
+        plan(given)
 
 
 def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_sweep, made_up_runs):

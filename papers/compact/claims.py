@@ -6,15 +6,13 @@ a Finding; "in short" is for the top of the report, one sentence for each mark.
 
 from functools import partial
 
-from papers.compact.tables import METHODS, names_of, published_table1
+from papers.compact.tables import METHODS, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
-from utils.symmetry.counts import Chance
 from utils.symmetry.paths import barrier
-from utils.symmetry.permutation import expected_transpositions, transpositions_deviation
 
 import numpy as np
 import torch
@@ -111,7 +109,7 @@ def posterior_is_nearly_unimodal(results: Results) -> Finding:
         for (value, error), low, high in ((distance, 0.1, 0.3), (cycles, 0.1, 0.5))
     ]
     order = (FAILS, UNDECIDED, PARTLY, HOLDS)  # the worse of the two decides
-    title = columns_of(names_of(diagnostics))[best].title(names_of(diagnostics))
+    title = columns_of(diagnostics["names"])[best].title(diagnostics["names"])
     return Finding(
         min(marks, key=order.index),
         f"{title}: TV between draws and samples {distance[0]:.3f} ± {distance[1]:.3f}. If one "
@@ -285,7 +283,7 @@ def transpositions_are_monotone(results: Results) -> Finding:
     """Ignore falls within the noise of random permutations, where NoT has reached chance level."""
     dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
     counts = dynamics["transpositions"][:, 0].sum(-1)  # of W_1 without rebasin [epoch, λ]
-    noise = 3 * _chance(dynamics).deviation
+    noise = 3 * float(dynamics["random_deviation"])
     falls = -np.diff(counts, axis=1).min(axis=1)  # the largest at each checkpoint
     share = float((falls <= noise).mean())
     return Finding(
@@ -322,7 +320,8 @@ def transpositions_inform(results: Results) -> Finding:
     late = chain[len(chain) // 2 :].mean()
     dynamics = np.load(results.runs["net_matching"].path("training_dynamics.npz"))
     trained = dynamics["alignment_transpositions"][-1, 0].sum()
-    expected, deviation = _chance(dynamics)
+    expected = float(dynamics["random_transpositions"].sum())
+    deviation = float(dynamics["random_deviation"])
     below_chance = (
         max(1 - late / counts["random"], 0.0),
         1 - trained / expected if expected - trained > 3 * deviation else 0.0,
@@ -465,16 +464,6 @@ def _cell(results: Results, column: str, row: str) -> tuple[float, float]:
     if None in cell:
         raise Missing(f"{row} of {column} is not finite, or its error is not")
     return cell
-
-
-def _chance(dynamics) -> Chance:
-    """Return NoT of random permutations; earlier runs have only the sizes of the sets of units."""
-    if "random_deviation" in dynamics:
-        mean = dynamics["random_transpositions"].sum()
-        return Chance(float(mean), float(dynamics["random_deviation"]))
-    sizes = [int(size) for size in dynamics["hidden_sizes"]]
-    variances = (transpositions_deviation(size) ** 2 for size in sizes)
-    return Chance(sum(map(expected_transpositions, sizes)), sum(variances) ** 0.5)
 
 
 _nats = partial(number, digits=3)

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from utils.methods.registry import METHODS
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels
-from utils.report.paper import figure
-from utils.report.tables import number, with_error
+from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
+from utils.report.tables import Table, number, with_error
 from utils.runs.files import read_records
 
 from matplotlib.figure import Figure
@@ -18,13 +17,12 @@ LOOKS = {  # by column and score
 }
 
 
-@figure(
-    "prior_width", "widths.json", "Width of the prior",
-    "Scores of HMC, of draws from q_r and of the one network at its mean μ_r, against the prior's "
-    "σ, with standard errors; and what an effective sample of the test log-likelihood costs HMC. "
-    "The grey line is the ECE that calibrated predictions as sure as HMC's would have.",
-)  # fmt: skip
+@styled
 def prior_width(source: Path) -> Figure:
+    """Draw scores of HMC, of q_r's draws and of μ_r by the prior's σ, and the cost of HMC.
+
+    The grey line is the ECE that calibrated predictions as sure as HMC's would have.
+    """
     widths = json.loads(source.read_text())
     drawn, axes = panels(2, 3, height=2.6)
     rows = [
@@ -79,10 +77,10 @@ COLUMNS = (  # heading, column, score, factor, digits
 )
 
 
-def width_rows(widths: list[dict]) -> list[list[str]]:
-    """Return a row for each σ, the heading first."""
+def width_table(widths: list[dict]) -> Table:
+    """Return a row for each σ."""
     last = ["steps per effective sample", "largest R-hat"]
-    rows = [["σ", *(column[0] for column in COLUMNS), *last]]
+    rows = []
     for each in widths:
         cells = []
         for _, column, name, factor, digits in COLUMNS:
@@ -91,7 +89,7 @@ def width_rows(widths: list[dict]) -> list[list[str]]:
         cost = each["cost"]
         steps = number(cost["steps_per_effective_sample"], 0)
         rows.append([f"{each['prior_std']:g}", *cells, steps, number(cost["largest_rhat"], 3)])
-    return rows
+    return Table(["σ", *(column[0] for column in COLUMNS), *last], rows)
 
 
 # ---- samplers without an accept step: cells.jsonl
@@ -100,14 +98,13 @@ SAMPLER_LOOKS = {"sgld": Look(BLUE, "-", "o"), "sghmc": Look(ORANGE, "--", "s")}
 MOMENT_LINES = ("-", "--", ":", "-.")
 
 
-@figure(
-    "sampler_bias", "cells.jsonl", "Bias of samplers without an accept step",
-    "SGLD and SGHMC beside exact HMC on the same posterior, by step size, with standard errors: TV "
-    "of predictions (grey: between two halves of HMC's samples), difference of the test NLL from "
-    "HMC's, root mean square shift of functionals without labels in their standard deviations, and "
-    "relative bias of second moments of weights whose pixels are used, by tensor.",
-)  # fmt: skip
+@styled
 def sampler_bias(source: Path) -> Figure:
+    """Draw SGLD and SGHMC beside exact HMC on the same posterior, by step size.
+
+    The grey line is between two halves of HMC's samples. Shifts are root mean squares in standard
+    deviations of functionals without labels; biases are relative, of weights whose pixels are used.
+    """
     hmc, *cells = read_records(source)
     drawn, axes = panels(2, 2, width=3.8)
     axes = axes.flatten()
@@ -138,15 +135,14 @@ def sampler_bias(source: Path) -> Figure:
     return drawn
 
 
-def bias_rows(records: list[dict]) -> list[list[str]]:
-    """Return a row for each sampler and step size, the heading first."""
+def bias_table(records: list[dict]) -> Table:
+    """Return a row for each sampler and step size."""
     hmc, *cells = records
     tensors = next((list(c["second_moments"]) for c in cells if not c["diverged"]), [])
     moments = [f"second moment, {tensor}" for tensor in tensors]
     names = ("agreement", "TV", "NLL − HMC's", "shift [sd]", "beyond 3 errors", "temperature")
-    rows = [["sampler", "step size", *names, *moments]]
     halves = [number(hmc["halves"][name], 4) for name in ("agreement", "total_variation")]
-    rows.append(["HMC's halves", "", *halves, *[""] * (4 + len(moments))])
+    rows = [["HMC's halves", "", *halves, *[""] * (4 + len(moments))]]
     for cell in cells:
         start = [METHODS[cell["method"]].title, f"{cell['rate']:g}"]
         if cell["diverged"]:
@@ -163,4 +159,4 @@ def bias_rows(records: list[dict]) -> list[list[str]]:
             *(with_error(m["bias"], m["error"], 4, sign="+")
               for m in cell["second_moments"].values()),
         ])  # fmt: skip
-    return rows
+    return Table(["sampler", "step size", *names, *moments], rows)

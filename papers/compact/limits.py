@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-from papers.compact.tables import names_of
 from utils.evaluation.predictions import columns_of
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
+from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
 from utils.report.paper import figure
 from utils.report.tables import Table, number, with_known_error
 
 from matplotlib.figure import Figure
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#E69F00", "#56B4E9")
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD, SKY)
 
 
 def limit_tables(diagnostics: dict) -> list[Table | str]:
@@ -19,7 +18,7 @@ def limit_tables(diagnostics: dict) -> list[Table | str]:
     limits = diagnostics.get("limits")
     if not limits:
         return []
-    names, tables = names_of(diagnostics), [_draws(limits["draws"])]
+    names, tables = diagnostics["names"], [_draws(limits["draws"])]
     if limits["held_out"]:
         tables.append(_held_out(limits["held_out"], names))
     if all(limits["reliability"].values()):
@@ -146,7 +145,7 @@ def _cross_fitted(found: dict, names: dict) -> Table:
 def noise_on_dead_pixels(source: Path) -> Figure:
     """Draw accuracy and ECE of every posterior against the noise."""
     results = json.loads(Path(source).read_text())
-    names, found = names_of(results), results["limits"]["dead_pixels"]
+    names, found = results["names"], results["limits"]["dead_pixels"]
     drawn, (axes,) = panels(1, 2, width=3.8, height=3.0)
     parts = (("accuracy", 100, "test accuracy [%]"), ("ece", 1, "expected calibration error"))
     for axis, (part, factor, label) in zip(axes, parts, strict=True):

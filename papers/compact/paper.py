@@ -1,12 +1,11 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
-from papers.compact import permutation_figures, weight_figures
+from papers.compact import limits, permutation_figures, weight_figures
 from papers.compact.claims import CLAIMS
 from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
     check_tables,
     metrics_of_tables,
-    names_of,
     published_table1,
     score_table,
     sparsity_table,
@@ -58,7 +57,7 @@ def quick_is_smaller(results: Results) -> str:
 
 def table1(results: Results) -> list[Table | str]:
     scores = [results.json("eval", f"{name}.json") for name in ("table1", "table1_errors")]
-    names = names_of(results.json("eval", "diagnostics.json"))
+    names = results.json("eval", "diagnostics.json")["names"]
     published, (papers, others) = published_table1(results.dataset), metrics_of_tables()
     note = "Compared with the prediction of HMC's samples, on the test images"
     if published:
@@ -82,6 +81,11 @@ def table1(results: Results) -> list[Table | str]:
         "“Low rank”: a Gaussian that also has covariances, those of the rebased samples in a few "
         "directions.",
     ]  # fmt: skip
+
+
+def checks(results: Results) -> list[Table | str]:
+    diagnostics = results.json("eval", "diagnostics.json")
+    return [*check_tables(diagnostics), *limits.limit_tables(diagnostics)]
 
 
 TRAINING = (
@@ -136,7 +140,7 @@ SECTIONS = (
     Section("training", "Training", "Chains and training", TRAINING),
     Section(
         "checks", "Checks", "Checks, and what the paper does not report",
-        (RunTables("eval", lambda r: check_tables(r.json("eval", "diagnostics.json"))),),
+        (RunTables("eval", checks), limits.noise_on_dead_pixels),
     ),
     Section(
         "chain", "Diagnostics", "Diagnostics of the chain",

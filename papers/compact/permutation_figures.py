@@ -91,7 +91,7 @@ def barriers(source: Path) -> Figure:
     results = np.load(source)
     epochs = results["epochs"]
     names = [_second_network(results, k) for k in range(len(results["alignments"]))]
-    looks = list(zip(names, ALIGNMENT_STYLES, strict=False))  # earlier runs have three
+    looks = list(zip(names, ALIGNMENT_STYLES, strict=True))
     drawn, (axes,) = panels(1, 3, height=3.6)
     for axis, kind, factor, unit in (
         (axes[0], "loss", 1, "nats"),
@@ -106,7 +106,7 @@ def barriers(source: Path) -> Figure:
         name, style = looks[k]
         counts = results["alignment_transpositions"][:, k - 1].sum(-1)
         axes[2].plot(epochs, counts, label=name, markersize=3, markevery=5, **style)
-    _baselines(axes[2], results["hidden_sizes"], results.get("random_transpositions"))
+    _baselines(axes[2], results["hidden_sizes"], results["random_transpositions"])
     most = results["hidden_sizes"].sum()
     axes[2].set(xlabel="epoch", ylabel="NoT of the rebasin of W₁ to W₀")
     axes[2].set(ylim=(-0.05 * most, 1.05 * most))
@@ -142,7 +142,7 @@ def along_line(source: Path) -> Figure:
             counts = results["transpositions"][checkpoint, k].sum(-1)
             axes[0].plot(fractions, distance, label=f"{name}, {when}", **look)
             axes[1].plot(fractions, counts, **look)
-    _baselines(axes[1], results["hidden_sizes"], results.get("random_transpositions"))
+    _baselines(axes[1], results["hidden_sizes"], results["random_transpositions"])
     axes[0].set(
         xlabel=FRACTION_LABEL, ylabel="weight distance $\\|W_\\lambda - W_0\\|$", ylim=(0, None)
     )
@@ -151,14 +151,14 @@ def along_line(source: Path) -> Figure:
     return drawn
 
 
-def _baselines(axis: Axes, hidden_sizes, random: np.ndarray | float | None = None) -> None:
+def _baselines(axis: Axes, hidden_sizes, random: np.ndarray | float) -> None:
     """Draw NoT of the identity, and of uniformly random permutations on average.
 
     `random` has the average of each group, or of all. It is more than that of the sets where units
     lie within blocks, which are permuted as well.
     """
     of_sets = sum(expected_transpositions(int(size)) for size in hidden_sizes)
-    expected = of_sets if random is None else np.sum(random)
+    expected = np.sum(random)
     formula = "n − Hₙ" if len(hidden_sizes) == 1 else "Σ (n − Hₙ)"  # over the hidden layers
     blocks_move = not np.isclose(expected, of_sets)
     label = f"{expected:.1f} on average" if blocks_move else f"{formula} = {expected:.0f}"
@@ -208,7 +208,7 @@ def transpositions(source: Path) -> Figure:
     axes[0].plot(
         [0, most], [0, most], "--", color="black", linewidth=1, zorder=3, label="unchanged: y = x"
     )  # drawn first: the points often lie exactly on it
-    _baselines(axes[0], records[0]["hidden_sizes"], records[0].get("random_transpositions"))
+    _baselines(axes[0], records[0]["hidden_sizes"], records[0]["random_transpositions"])
     labels = (
         "NoT found by rebasin",
         "weight distance of the pair",

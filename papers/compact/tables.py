@@ -25,14 +25,6 @@ def published_table1(dataset: str) -> dict[str, dict[str, float]]:
     return values["table1"] if dataset == "MNIST" else {}
 
 
-def names_of(diagnostics: dict) -> dict[str, str]:
-    """Return what the posteriors of an evaluation are called, the truth first.
-
-    Evaluations of earlier versions had HMC's, or samples in their place, and these others alone.
-    """
-    return diagnostics.get("names", METHODS | {"hmc": diagnostics.get("label", "HMC")})
-
-
 def samples_of(label: str) -> str:
     return "HMC samples" if label == "HMC" else label
 
@@ -58,34 +50,31 @@ def score_table(
 def _score(
     metric: Metric, value: float | None, error: float | None, published: float | None
 ) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, metric.digits)
+    factor, digits = metric.shown
     ours = with_error(value, error, digits, factor)
     return ours if published is None else f"{ours}\npaper {number(factor * published, digits)}"
 
 
-def score_numbers(
+def score_records(
     table: dict, errors: dict, published: dict, metrics: list[Metric], names: dict
-) -> tuple[list[str], list[list]]:
-    """Return headings and rows of the same as numbers: scores, errors and the paper's values."""
+) -> list[dict]:
+    """Return the same as numbers: scores, errors and the paper's values."""
     parts = {"": table, " ±": errors, " paper": published}
     shown = [
         (metric.name, suffix) for metric in metrics for suffix, part in parts.items()
         if any(metric.name in scores for scores in part.values())
     ]  # fmt: skip
     columns = columns_of(names)
-    body = [
-        [
-            columns[key].title(names),
-            *(parts[suffix].get(key, {}).get(name) for name, suffix in shown),
-        ]
+    return [
+        {"posterior": columns[key].title(names)}
+        | {name + suffix: parts[suffix].get(key, {}).get(name) for name, suffix in shown}
         for key in table
     ]
-    return ["posterior", *(name + suffix for name, suffix in shown)], body
 
 
 def ways_table(diagnostics: dict, table: dict) -> Table | str:
     """Return the ways of rebasin side by side: what they leave, and what their q_r predicts."""
-    ways, names = diagnostics.get("ways"), names_of(diagnostics)
+    ways, names = diagnostics.get("ways"), diagnostics["names"]
     if not ways:
         return "Samples were rebased in the paper's way only."
     columns = columns_of(names)
@@ -188,7 +177,7 @@ def _mixing_table(mixing: dict) -> Table | str:
 
 
 def _sigma_table(diagnostics: dict) -> Table:
-    names, frames = names_of(diagnostics), ("before", "after")
+    names, frames = diagnostics["names"], ("before", "after")
     truth = next(iter(names))
     averages, prior = diagnostics["average_std"], diagnostics["at_prior"]
     shares = {f: f"{100 * prior[f]['share']['alive']:.1f} %" if f in prior else "–" for f in frames}
@@ -213,7 +202,7 @@ def _sigma_table(diagnostics: dict) -> Table:
 
 
 def _other_checks(diagnostics: dict) -> Table:
-    names = names_of(diagnostics)
+    names = diagnostics["names"]
     samples, chain = samples_of(diagnostics["label"]), diagnostics["transpositions"]["along_chain"]
     average = sum(chain[1:]) / len(chain[1:])
     prior, halves = diagnostics["prior_networks"], diagnostics[f"halves_of_{next(iter(names))}"]
@@ -293,7 +282,7 @@ def curve_title(curve: dict, names: dict[str, str]) -> str:
 
 def sparsity_summary(pruning: dict) -> dict[str, dict[str, str]]:
     """Return what a pruning's summary.json holds: by curve, accuracy and shares of weights."""
-    curves, names = pruning["curves"], pruning.get("names", METHODS)
+    curves, names = pruning["curves"], pruning["names"]
     summary = {}
     for name, curve in curves["all"].items():
         cells = {"accuracy whole": f"{100 * curve['accuracy'][0]:.2f} %"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from papers.compact.tables import METHODS, ORDERS, pruned_network, samples_of
 from utils.methods.registry import METHODS as REGISTERED
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, Look, panels, styled
+from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, SKY, Look, panels, styled
 from utils.report.paper import RunFigure, figure
 
 import numpy as np
@@ -149,7 +149,7 @@ def _transpositions(
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
 LOOKS = {name: method.look for name, method in REGISTERED.items()}
-MORE_LOOKS = (Look(GREY, "--", "x"), Look("#E69F00", ":", "v"), Look("#56B4E9", "-.", "P"))
+MORE_LOOKS = (Look(GREY, "--", "x"), Look(GOLD, ":", "v"), Look(SKY, "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
     "abs_mean": {"color": ORANGE, "linestyle": "--", "marker": "s"},
@@ -205,7 +205,7 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
 def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
     results = json.loads(Path(source).read_text())
-    names = results.get("names", METHODS)
+    names = results["names"]
     # Posteriors that are no method's share a few looks.
     others, truth = cycle(MORE_LOOKS), next(iter(names))
     looks = {name: LOOKS.get(name) or next(others) for name in names}
@@ -238,7 +238,7 @@ def pruning(source: Path) -> Figure:
 def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
     results = json.loads(Path(source).read_text())
-    curves, names = results["curves"], results.get("names", METHODS)
+    curves, names = results["curves"], results["names"]
     methods = [m for m in names if f"{m} mean, std of {m}" in curves["all"]]
     drawn, axes = panels(2, len(methods), width=3.4, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):

@@ -6,7 +6,6 @@ The criteria are ours: the paper gives no thresholds.
 import itertools
 import math
 
-from papers.symmetry.mass_claims import BALANCE, MASS
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
@@ -201,9 +200,3 @@ def scales_matter(results: Results) -> Finding:
         f"Agreement of q_r's draws with the networks: {'; '.join(gains)}.",
         f"by agreement of its draws, {'; '.join(gains)}",
     )
-
-
-TOY = (mixture_of_copies, simpler_without_symmetries, shapes_match)
-SYMMETRY_CLAIMS = (
-    *TOY, units_are_exchangeable, *MASS, order_settles, *BALANCE, scales_matter
-)  # fmt: skip

@@ -10,7 +10,7 @@ from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 from utils.runs.wording import plural
 
-FEWEST = 20  # networks, as symmetry_mass.py looks for clusters in
+FEWEST = 20  # networks for shares of them, and for symmetry_mass.py to look for clusters
 
 # ---- Figure 2
 
@@ -187,7 +187,3 @@ def projection_changes_little(results: Results) -> Finding:
 def _range(cells: list[dict], name: str) -> str:
     values = [cell[name] for cell in cells]
     return f"{min(values):.3f} to {max(values):.3f}".replace("-", "−")
-
-
-MASS = (mass_is_convex, training_stays_above_minimum, clusters_match, excess_matches)
-BALANCE = (imbalance_decays_as_without_noise, projection_changes_little)

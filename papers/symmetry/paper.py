@@ -1,9 +1,14 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
-from papers.symmetry import figures, quality_figures, tables
-from papers.symmetry.claims import SYMMETRY_CLAIMS
+from papers.symmetry import (
+    claims,
+    figures,
+    mass_claims,
+    quality_claims,
+    quality_figures,
+    tables,
+)
 from papers.symmetry.plan import SYMMETRY_ARTEFACTS, SYMMETRY_STEPS
-from papers.symmetry.quality_claims import QUALITY_CLAIMS
 from papers.symmetry.quality_tables import quality_tables
 from utils.report.chain import mixing_warning
 from utils.report.paper import Paper, RunTables, Section
@@ -56,6 +61,18 @@ def posterior_tables(results: Results) -> list[Table]:
     return quality_tables(results.json("symmetry_table", "table.json"), summary)
 
 
+CLAIMS = (  # in the order of the report
+    claims.mixture_of_copies, claims.simpler_without_symmetries, claims.shapes_match,
+    claims.units_are_exchangeable,
+    mass_claims.mass_is_convex, mass_claims.training_stays_above_minimum,
+    mass_claims.clusters_match, mass_claims.excess_matches,
+    claims.order_settles,
+    mass_claims.imbalance_decays_as_without_noise, mass_claims.projection_changes_little,
+    claims.scales_matter,
+    quality_claims.several_modes_are_better, quality_claims.no_correlation,
+    quality_claims.several_modes_are_more_diverse, quality_claims.networks_stand_in,
+    quality_claims.plain_networks_suffice, quality_claims.collapse_is_absent,
+)  # fmt: skip
 SECTIONS = (
     Section(
         "toy", "Figure 1", "Figure 1: a posterior with and without symmetries",
@@ -108,7 +125,7 @@ PAPER = Paper(
     terms=TERMS,
     steps=SYMMETRY_STEPS,
     artefacts=SYMMETRY_ARTEFACTS,
-    claims=(*SYMMETRY_CLAIMS, *QUALITY_CLAIMS),
+    claims=CLAIMS,
     sections=SECTIONS,
     cautions=(other_networks, mixing_warning),
     numbers={

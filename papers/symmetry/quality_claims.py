@@ -270,10 +270,3 @@ def plain_networks_suffice(results: Results) -> Finding:
 
 def _nll(row: dict) -> tuple[float, float]:
     return row["scores"]["nll"], row["errors"]["nll"] or 0.0
-
-
-TABLE = (
-    several_modes_are_better, no_correlation, several_modes_are_more_diverse, networks_stand_in,
-    plain_networks_suffice,
-)  # fmt: skip
-QUALITY_CLAIMS = (*TABLE, collapse_is_absent)

@@ -4,7 +4,7 @@ import json
 from itertools import product
 from pathlib import Path
 
-from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels
+from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
 from utils.report.paper import figure
 from utils.runs.wording import plural
 
@@ -81,7 +81,7 @@ def diversity_scale(source: Path) -> Figure:
 
 # ---- Table 1
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#8B4513", "#000000")
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, GOLD, SKY, "#8B4513", "#000000")
 DOTS = {  # scores in the figure of the table: titles and factors
     "accuracy": ("accuracy [%]", 100), "brier": ("Brier", 1), "ece": ("ECE", 1),
     "scaled_ece": ("ECE after scaling", 1), "aupr_in": ("AUPR in [%]", 100),
@@ -245,6 +245,3 @@ def confidence(source: Path) -> Figure:
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=2)
     return drawn
-
-
-TABLE = (posterior_quality, quality_and_scores, reliability_diagrams, confidence)

@@ -52,7 +52,7 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
 
 
 def score_cell(row: dict, metric) -> str:
-    factor, digits = (100, 2) if metric.percent else (1, 4)
+    factor, digits = metric.shown
     value, error = (row[part].get(metric.name) for part in ("scores", "errors"))
     return with_known_error(value, error, digits, factor)
 
@@ -77,8 +77,8 @@ def closeness_table(rows: list[dict]) -> Table:
 
 
 def closeness_cell(row: dict, reference: str, key: str) -> str:
-    error = row.get("beside_errors", {}).get(reference, {}).get(key)  # not in earlier tables
-    return with_known_error(row["beside"][reference][key], error, 4)
+    value, error = (row[part][reference][key] for part in ("beside", "beside_errors"))
+    return with_known_error(value, error, 4)
 
 
 def distance_table(rows: list[dict], reference: str) -> Table:

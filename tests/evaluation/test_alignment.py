@@ -2,7 +2,17 @@
 
 from tests.networks.toy_networks import WrongTable
 from tests.symmetry.planted import any_permutation
-from utils.evaluation.alignment import Aligned, Blocks, RebasedSamples, align, align_again
+from utils.data.datasets import Dataset
+from utils.evaluation.alignment import (
+    FIRST,
+    Aligned,
+    Blocks,
+    RebasedSamples,
+    Way,
+    align,
+    align_in_way,
+)
+from utils.evaluation.setting import EvaluationConfig, Setting
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.symmetry.matching import make_matcher
@@ -135,11 +145,11 @@ def test_rebasing_again_composes_permutations():
     samples, _ = permuted(networks(6))
     first = aligned(samples)
     reference = samples[3]
-    matcher = make_matcher("activation", NETWORK, reference, IMAGES)
     rebased = RebasedSamples(NETWORK, samples, first.transformations, torch.device("cpu"))
-    again = align_again(
-        NETWORK, rebased, lambda w: matcher(w).transformation, reference, 2, lambda: None
-    )
+    labels = torch.zeros(len(IMAGES))
+    setting = Setting(NETWORK, Dataset("toy", IMAGES, labels, IMAGES, labels), EvaluationConfig())
+    way = Way("activation", FIRST, "to the fourth")
+    again = align_in_way(way, rebased, reference, setting, 2, 1)
     pairs = zip(samples, again.transformations, strict=True)
     expected = torch.stack([each.apply(weights) for weights, each in pairs]).double()
     torch.testing.assert_close(again.rebased().mean, expected.mean(0))

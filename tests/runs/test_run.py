@@ -165,12 +165,10 @@ def test_a_resumed_run_keeps_the_matmul_it_was_begun_with(config, monkeypatch):
     measured = {name: MatmulMeasurement(gflops, 0.0) for name, gflops in SPEEDS.items()}
     monkeypatch.setattr(runs.compute, "measure_matmuls", lambda: measured)
     run = open_run(replace(config, matmul="auto"), "toy", CPU)
-    run.select_matmul()
     die(run)
     for asked in ("auto", "default"):
         torch.set_float32_matmul_precision("highest")
         run = open_run(replace(config, resume=True, matmul=asked), "toy", CPU)
-        run.select_matmul()
         assert run.meta["matmul"] == "onednn"
         assert torch.get_float32_matmul_precision() == "medium"
         die(run)
@@ -342,7 +340,7 @@ def test_a_resumed_run_tells_what_is_other_than_before(config, capsys, what):
     meta["sessions"][0][what] = 99
     save_json(run.path("meta.json"), meta)
     other = next(name for name in runs.compute.CANDIDATES if name != meta["matmul"])
-    open_run(replace(config, resume=True, matmul=other), "toy", CPU).select_matmul()
+    open_run(replace(config, resume=True, matmul=other), "toy", CPU)
     printed = capsys.readouterr().out
     assert f"Resuming with other {what}: equal to rounding, not to the bit." in printed
     assert f"The run was begun with matmul {meta['matmul']} and keeps it." in printed

@@ -30,7 +30,7 @@ def test_an_offline_run_holds_what_it_should(config, capsys):
     run = open_run(config, "toy", torch.device("cpu"))
     run.log(epoch=1, loss=2.5, accuracy=0.5)
     run.log(epoch=2, loss=1.5, accuracy=0.75)
-    run.log_table("scores", ["network", "accuracy"], [["a", 0.5]])
+    run.log_records("scores", [{"network": "a", "accuracy": 0.5}])
     run.save_figure("curve", Figure())
     run.save_array("samples.npy", np.ones((2, 3)))
     same_names = {"scores": {"a": 0.5}, "curve": 3}  # as tables and figures have
@@ -95,7 +95,7 @@ def test_metrics_are_complete_without_wandb(tmp_path):
     config = ToyConfig(out_dir=str(tmp_path), wandb="disabled")
     run = open_run(config, "toy", torch.device("cpu"))
     run.log(epoch=1, loss=2.5)
-    run.log_table("scores", ["network"], [["a"]])
+    run.log_records("scores", [{"network": "a"}])
     run.finish({})
     assert json.loads(run.path("metrics.jsonl").read_text()) == {"epoch": 1, "loss": 2.5}
     assert not run.path("wandb").exists()

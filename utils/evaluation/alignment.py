@@ -5,34 +5,27 @@ by, and to what: to the first sample, to the samples' mean, which is iterated un
 the order in which they are most similar, with no reference. Every way is described by the variance
 that it leaves and by its cycle error: the share of units that do not return to their place if one
 sample is matched to another directly, and then back through the common order.
-
-A user's own networks are rebased to the first of them without an evaluation (`rebase_and_fit`).
 """
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.evaluation.metrics import accuracy
 from utils.evaluation.predictions import PartAverages, PartPredictions
 from utils.evaluation.setting import Blocks, Setting
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.predictions import class_probabilities
 from utils.posteriors.compact import Compact, from_rows
-from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRankFit
-from utils.posteriors.moments import Moments, block_of, enter_block, merge_all, no_moments
+from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
 from utils.runs.errors import UserError
-from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.symmetry.assignment import Matcher
 from utils.symmetry.consensus import consensus
 from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.permutation import expected_transpositions
-from utils.symmetry.rebasin import iterated_mean, move, rebase, rebase_all
+from utils.symmetry.rebasin import iterated_mean, move, rebase
 from utils.symmetry.transformation import Transformation
 
 import numpy as np
@@ -43,14 +36,18 @@ CHECKPOINT_SECONDS = 30  # between checkpoints
 
 
 class Aligned:
-    """What a pass gathers about samples.
+    """What a pass gathers about samples; iterated ways of rebasin have rounds, and rest or not.
 
     What is kept of each sample goes into tensors allocated at the start: small allocations between
     large ones would keep the memory of the large ones from being reused.
     """
 
-    def __init__(self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0):
+    def __init__(
+        self, network: Network, reference: Tensor, num_samples: int, num_watched: int = 0,
+        rounds: int | None = None, at_rest: bool | None = None,
+    ):  # fmt: skip
         self.network, self.reference = network, reference
+        self.rounds, self.at_rest = rounds, at_rest
         self.predictions: PartPredictions | None = None
         self.direct_blocks: list[Moments] = []
         self.rebased_blocks: list[Moments] = []
@@ -129,26 +126,6 @@ def align(
             low_rank.add(moved)
         on_sample(aligned)
     aligned.predictions = parts.predictions()
-    return aligned
-
-
-def align_again(
-    network: Network, rebased: "RebasedSamples", find: Callable[[Tensor], Transformation],
-    reference: Tensor, num_blocks: int, on_sample: Callable[[], None],
-) -> Aligned:  # fmt: skip
-    """Rebase rebased samples to another reference; record permutations of the original samples.
-
-    `find` is called with one after the other and says how it moves.
-    """
-    aligned = Aligned(network, reference, len(rebased))
-    for position, weights in enumerate(rebased):
-        transformation = find(weights)
-        moved = move(weights, transformation)
-        block = block_of(position, len(rebased), num_blocks)
-        enter_block(aligned.rebased_blocks, block, moved)
-        first, nothing = rebased.transformations[position], weights[:0]
-        aligned.enter(first.then(transformation), nothing, nothing)
-        on_sample()
     return aligned
 
 
@@ -265,19 +242,10 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True)
-class WayAligned:
-    """Samples rebased in a way; iterated ways also have rounds, and come to rest or not."""
-
-    aligned: Aligned
-    rounds: int | None = None
-    at_rest: bool | None = None
-
-
 def align_in_way(
     way: Way, rebased: RebasedSamples, reference: Tensor, setting: Setting, num_blocks: int,
     max_rounds: int, on_sample: Callable[[], None] = lambda: None,
-) -> WayAligned:  # fmt: skip
+) -> Aligned:  # fmt: skip
     """Rebase samples, which may be rebased already; transformations are of the original ones."""
     network, config, rounds, at_rest = rebased.network, setting.config, None, None
 
@@ -302,23 +270,31 @@ def align_in_way(
         def find(weights: Tensor) -> Transformation:
             return matcher(weights).transformation
 
-    aligned = align_again(network, rebased, find, reference, num_blocks, on_sample)
-    return WayAligned(aligned, rounds, at_rest)
+    aligned = Aligned(network, reference, len(rebased), rounds=rounds, at_rest=at_rest)
+    for position, weights in enumerate(rebased):
+        transformation = find(weights)
+        moved = move(weights, transformation)
+        block = block_of(position, len(rebased), num_blocks)
+        enter_block(aligned.rebased_blocks, block, moved)
+        first, nothing = rebased.transformations[position], weights[:0]
+        aligned.enter(first.then(transformation), nothing, nothing)
+        on_sample()
+    return aligned
 
 
 def describe_way(
-    samples, matching: str, way: WayAligned, direct_variance: Tensor, mask: Tensor,
+    samples, matching: str, aligned: Aligned, direct_variance: Tensor, mask: Tensor,
     images: Tensor, num_pairs: int,
 ) -> dict:  # fmt: skip
     """Return what a way leaves, over the masked weights: its cycle error and how it ended."""
-    variance = way.aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
-    errors = cycle_errors(samples, way.aligned, matching, images, num_pairs)
+    variance = aligned.rebased().variance()[mask].sum() / direct_variance[mask].sum()
+    errors = cycle_errors(samples, aligned, matching, images, num_pairs)
     return {
         "remaining_variance": variance.item(),
         "cycle_error": errors.mean().item(),
         "cycle_error_se": (errors.std() / len(errors) ** 0.5).item(),
-        "rounds": way.rounds,
-        "at_rest": way.at_rest,
+        "rounds": aligned.rounds,
+        "at_rest": aligned.at_rest,
     }
 
 
@@ -334,73 +310,3 @@ def cycle_errors(
         through = moves[second].then(moves[first].inverse())
         shares.append((direct.to_row() != through.to_row()).double().mean().item())
     return torch.tensor(shares, dtype=torch.float64)
-
-
-# ---- a user's own networks
-
-FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
-
-
-def rebase_and_fit(
-    network: Network, samples: Sequence[Tensor], inputs: Tensor | None
-) -> tuple[Gaussian, Compact]:
-    """Return q_d of the networks as they are, and q_r of them rebased to the first.
-
-    They are matched by activation on the inputs, or without any by weight.
-    """
-    method = "weight" if inputs is None else "activation"
-    matcher = make_matcher(method, network, samples[0], inputs)
-    direct = rebased = no_moments(samples[0])
-    transformations = []
-    with progress_bar(len(samples), f"rebasing by {method}", unit="network") as bar:
-        for weights, moved in zip(samples, rebase_all(network, samples, matcher), strict=True):
-            direct, rebased = direct.add(weights), rebased.add(moved.weights)
-            transformations.append(moved.matching.transformation)
-            bar.update()
-    return direct.gaussian(), Compact(rebased.gaussian(), transformations, samples[0])
-
-
-def transpositions_of(compact: Compact) -> dict[str, list]:
-    """Return NoT of each network's groups of units, and what random permutations have."""
-    network = compact.transformations[0].network
-    return {
-        "transpositions": [
-            list(each.transpositions().values()) for each in compact.transformations
-        ],
-        "random": [expected_transpositions(group.size) for group in network.groups.values()],
-    }
-
-
-def accuracies_of(
-    network: Network, samples: Sequence[Tensor], averaged: dict[str, Iterable[Tensor]],
-    inputs: Tensor, labels: Tensor,
-) -> dict:  # fmt: skip
-    """Return the accuracy of each network, and of the average prediction of several."""
-
-    def accuracy_of(networks: Iterable[Tensor]) -> float:
-        return accuracy(mean_probabilities(network, networks, inputs), labels)
-
-    single = [accuracy_of([weights]) for weights in samples]
-    return {"networks": single} | {name: accuracy_of(each) for name, each in averaged.items()}
-
-
-def barriers_to_first(
-    compact: Compact, samples: Sequence[Tensor], count: int, inputs: Tensor, labels: Tensor
-) -> dict[str, list[float]]:
-    """Return the loss barrier [nats] between each of `count` networks and the first.
-
-    It is the largest rise at FRACTIONS of the straight line, before and after rebasin.
-    """
-
-    def barrier_to_first(weights: Tensor) -> float:
-        line = Line(compact.transformations[0].network, samples[0], weights, FRACTIONS)
-        return barrier(score(line, inputs, labels).loss, FRACTIONS).max().item()
-
-    barriers: dict[str, list[float]] = {"before": [], "after": []}
-    with progress_bar(count, "loss barriers", unit="network") as bar:
-        for number in range(count):
-            moved = compact.transformations[number].apply(samples[number])
-            barriers["before"].append(barrier_to_first(samples[number]))
-            barriers["after"].append(barrier_to_first(moved))
-            bar.update()
-    return barriers

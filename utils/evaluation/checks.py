@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from utils.evaluation.alignment import (
     WAYS,
     Aligned,
-    WayAligned,
     describe_way,
     spaced_beside,
     spaced_references,
@@ -19,7 +18,6 @@ from utils.evaluation.metrics import Prediction, closeness, scores
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
-    MEAN_REFERENCE,
     REBASED,
     SAMPLE,
     Column,
@@ -139,21 +137,20 @@ def describe_ways(setting: Setting, samples, views: Views, truth: str) -> dict:
     if not setting.config.further:
         return {}
     aligned = views.aligned[truth]
-    ways = {Column(truth, REBASED): (setting.matching, WayAligned(aligned))}
-    if views.to_mean:
-        ways[Column(truth, MEAN_REFERENCE)] = (setting.matching, views.to_mean)
-    for column, found in views.ways.items():
-        if column.method == truth:
-            ways[column] = (WAYS[column.view.way].matching, found)
+    ways = {Column(truth, REBASED): aligned}
+    ways |= {column: each for column, each in views.ways.items() if column.method == truth}
     variance = aligned.direct().variance()
     images, num_pairs = setting.study_images, setting.config.num_pairs
+
+    def described(column: Column) -> dict:
+        way = WAYS.get(column.view.way)
+        matching = way.matching if way else setting.matching
+        return describe_way(
+            samples, matching, ways[column], variance, setting.alive, images, num_pairs
+        )
+
     return {
-        "ways": {
-            column.key: describe_way(
-                samples, matching, found, variance, setting.alive, images, num_pairs
-            )
-            for column, (matching, found) in ways.items()
-        },
+        "ways": {column.key: described(column) for column in ways},
         "scales": views.scales,
     }
 

@@ -54,7 +54,7 @@ def find_limits(
     ]
     best = next((c for c in views.ways if c.method == truth and c.view.key == "consensus"), None)
     aligned = {Column(truth, REBASED): views.aligned[truth]}
-    aligned |= {best: views.ways[best].aligned} if best else {}
+    aligned |= {best: views.ways[best]} if best else {}
     return {
         "draws": draw_curve(drawn, average),
         "reliability": {
@@ -226,9 +226,9 @@ def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
     reference = drawn[0].to(setting.device)
     before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
     left = {}
-    for column in (column for column in views.ways if column.method == truth):
+    for column in (c for c in views.ways if c.method == truth and c.view.way):
         way = WAYS[column.view.way]
-        found = align_in_way(way, networks, reference, setting, 1, config.further_rounds).aligned
+        found = align_in_way(way, networks, reference, setting, 1, config.further_rounds)
         left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
     return left
 

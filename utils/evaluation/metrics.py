@@ -46,6 +46,11 @@ class Metric:
     digits: int = 4  # behind the point, where it is no percentage
 
     @property
+    def shown(self) -> tuple[int, int]:
+        """The factor and the digits behind the point with which it is shown."""
+        return (100, 2) if self.percent else (1, self.digits)
+
+    @property
     def heading(self) -> str:
         """Its title with the unit and an arrow towards better values."""
         unit, arrow = " (%)" if self.percent else "", "↑" if self.higher_is_better else "↓"

@@ -9,7 +9,7 @@ with weights drawn from the Gaussian.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,35 +28,34 @@ LAST_LAYER_ROWS = 200  # images at a time where only the last layer's weights va
 
 
 def linearised_predictions(
-    posterior: Posterior, images: Tensor, num_draws: int, random: torch.Generator,
-    only_last: bool = False,
-) -> dict[str, Tensor]:  # fmt: skip
+    posterior: Posterior, images: Tensor, num_draws: int, random: torch.Generator
+) -> dict[str, Tensor]:
     """Return class probabilities [N, classes] in closed form, and averaged over drawn logits.
 
-    A mixture averages over its modes. With `only_last` only the last layer's weights vary.
+    A mixture averages over its modes.
     """
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     parts = {"probit": [], "draws": []}
-    for rows in rows_at_a_time(posterior.network, images, only_last):
-        moments = [logit_moments(mode, rows, only_last) for mode in modes]
+    for moments in moments_by_rows(modes, images):
         drawn = [averaged_draws(*each, num_draws, random) for each in moments]
         parts["probit"].append(sum(probit(*each) for each in moments) / len(modes))
         parts["draws"].append(sum(drawn) / len(modes))
     return {name: torch.cat(each) for name, each in parts.items()}
 
 
-def rows_at_a_time(network: Network, images: Tensor, only_last: bool) -> Iterator[Tensor]:
-    """Yield some images at a time, so that their Jacobians fit into memory."""
-    if only_last:
-        return iter(images.split(LAST_LAYER_ROWS))
-    return (rows for (rows,) in in_chunks(network, images))
-
-
 def probit_predictions(posterior: Posterior, images: Tensor) -> Tensor:
     """Return class probabilities [N, classes] of a Gaussian in closed form, in float64."""
-    only_last = only_last_varies(posterior)
-    chunks = rows_at_a_time(posterior.network, images, only_last)
-    return torch.cat([probit(*logit_moments(posterior, rows, only_last)) for rows in chunks])
+    return torch.cat([probit(*moments) for (moments,) in moments_by_rows([posterior], images)])
+
+
+def moments_by_rows(
+    modes: Sequence[Posterior], images: Tensor
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield every mode's moments of logits, of as many images as Jacobians fit into memory for."""
+    only_last = all(map(only_last_varies, modes))
+    chunks = ((rows,) for rows in images.split(LAST_LAYER_ROWS))
+    for (rows,) in chunks if only_last else in_chunks(modes[0].network, images):
+        yield [logit_moments(mode, rows, only_last) for mode in modes]
 
 
 def only_last_varies(posterior: Posterior) -> bool:

@@ -21,7 +21,6 @@ from utils.evaluation.alignment import (
     RebasedSamples,
     RebasinRecord,
     Way,
-    WayAligned,
     align,
     align_in_way,
     spaced_positions,
@@ -158,17 +157,13 @@ class Views:
 
     aligned: dict[str, Aligned]  # by name, of the sets
     fits: dict[Column, Fit]  # of all columns but the samples'
-    to_mean: WayAligned | None  # the truth's samples rebased to their mean
-    ways: dict[Column, WayAligned] = field(default_factory=dict)  # further ways of the sets
+    ways: dict[Column, Aligned]  # of the sets: the truth to its mean, and further ways
     scales: dict[str, tuple[float, ...]] = field(default_factory=dict)  # τ, by key of the column
 
     def compacts(self, truth: str) -> dict[str, Aligned]:
         """Return what is saved in compact form, by file name."""
         found = {"compact": self.aligned[truth]}
-        if self.to_mean:
-            found[f"compact_{Column(truth, MEAN_REFERENCE).key}"] = self.to_mean.aligned
-        for column, way in self.ways.items():
-            found[f"compact_{column.key}"] = way.aligned
+        found |= {f"compact_{column.key}": aligned for column, aligned in self.ways.items()}
         for name, aligned in self.aligned.items():
             if name != truth:
                 found[f"compact_{Column(name, REBASED).key}"] = aligned
@@ -186,20 +181,23 @@ def fit_views(setting: Setting, candidates: dict[str, Posterior], truth: str, ru
     for name, posterior in candidates.items():
         if name != truth and is_set(posterior):
             aligned[name] = align_set(setting, posterior, name)
-    to_mean = align_to_mean(setting, candidates[truth], aligned[truth])
-    fits = {}
+    ways, fits = {}, {}
+    if setting.config.mean_rounds:
+        way = Way(setting.matching, MEAN, "to the mean")
+        column, rounds = Column(truth, MEAN_REFERENCE), setting.config.mean_rounds
+        ways[column] = align_another_way(setting, candidates[truth], aligned[truth], way, rounds)
     for name, posterior in candidates.items():
         if name in aligned:
             fits[Column(name, DIRECT)] = fit_moments(aligned[name].direct_blocks)
             fits[Column(name, REBASED)] = fit_moments(aligned[name].rebased_blocks)
         else:
             fits[Column(name, OWN)] = Fit(posterior)
-    if to_mean:
-        fits[Column(truth, MEAN_REFERENCE)] = fit_moments(to_mean.aligned.rebased_blocks)
+    for column, again in ways.items():
+        fits[column] = fit_moments(again.rebased_blocks)
     if low_rank:
         blocks = aligned[truth].rebased_blocks
         fits[Column(truth, LOW_RANK)] = fit_low_rank(low_rank.gaussian(), blocks)
-    views = Views(aligned, fits, to_mean)
+    views = Views(aligned, fits, ways)
     return fit_further(setting, candidates, truth, views) if setting.config.further else views
 
 
@@ -222,17 +220,9 @@ def align_set(
         )  # fmt: skip
 
 
-def align_to_mean(setting: Setting, samples, aligned: Aligned) -> WayAligned | None:
-    """Rebase samples to the mean that some of them settle around when rebased to it repeatedly."""
-    if not setting.config.mean_rounds:
-        return None
-    way = Way(setting.matching, MEAN, "to the mean")
-    return align_another_way(setting, samples, aligned, way, setting.config.mean_rounds)
-
-
 def align_another_way(
     setting: Setting, samples, aligned: Aligned, way: Way, max_rounds: int
-) -> WayAligned:
+) -> Aligned:
     rebased = RebasedSamples(setting.network, samples, aligned.transformations, setting.device)
     reference, num_blocks = aligned.reference, setting.blocks_of(samples).moments
     with progress_bar(len(rebased), f"rebasing {way.title}", unit="sample") as bar:
@@ -269,7 +259,8 @@ def fit_further(
 
     Other sets than the truth are also rebased by contribution, if the truth is.
     """
-    fits, scales, ways, max_rounds = dict(views.fits), {}, {}, setting.config.further_rounds
+    fits, ways, scales = dict(views.fits), dict(views.ways), {}
+    max_rounds = setting.config.further_rounds
     wanted = [FURTHER[key] for key in FURTHER if key in setting.config.further]
     for name, aligned in views.aligned.items():
         for view in wanted if name == truth else [v for v in wanted if v == CONTRIBUTION]:
@@ -278,14 +269,14 @@ def fit_further(
                 ways[column] = align_another_way(
                     setting, candidates[name], aligned, WAYS[view.way], max_rounds
                 )
-                fits[column] = fit_moments(ways[column].aligned.rebased_blocks)
+                fits[column] = fit_moments(ways[column].rebased_blocks)
     refined = [view for view in wanted if view.scale or view.repair]
     search = tau_search(setting, candidates[truth]) if any(v.scale for v in refined) else None
     targets = {}
     for view in refined:
         base = Column(truth, FURTHER.get(view.way, REBASED))
         if view.repair and view.way not in targets:
-            aligned = ways[base].aligned if base in ways else views.aligned[truth]
+            aligned = ways.get(base, views.aligned[truth])
             targets[view.way] = average_moments(setting, candidates[truth], aligned)
         refine = Refinement(
             setting.network, images=setting.study_images,

@@ -10,7 +10,7 @@ from utils.methods.processes import RECORD, ModeGroup, mode_groups, process_pool
 from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Mixture, Posterior, is_set
-from utils.report.tables import print_table
+from utils.report.tables import Table
 from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records
 from utils.runs.locks import lock_when_free
@@ -48,7 +48,6 @@ def run_method(method: Method, config) -> None:
     run = open_run(config, method.kind, problem.device, lock=lock, **images_used(problem.data))
     if run.finished:  # by another process, by now
         return
-    run.select_matmul()
     posterior = train_modes(method, problem, run)
     newest = last_values(run.path("metrics.jsonl").read_text())
     scores = method.scores(problem, posterior, config, newest)
@@ -216,11 +215,11 @@ def shown(records: list[dict]) -> dict[str, str]:
 def report(run: Run, method: Method, scores: Scores) -> None:
     run.save_figure("training", method.figure(run.path("metrics.jsonl")))
     headings = ["network", "test accuracy", "test NLL"]
-    run.log_table("test_scores", headings, scores.rows)
+    records = [dict(zip(headings, row, strict=True)) for row in scores.rows]
+    run.log_records("test_scores", records)
     run.finish(scores.summary)
     lines = [[name, f"{100 * hits:.2f} %", f"{nll:.4f}"] for name, hits, nll in scores.rows]
-    print()
-    print_table([headings, *lines])
+    Table(headings, lines).print()
     for remark in scores.remarks:
         print(remark)
     print(f"Saved in {run.directory}")

@@ -142,7 +142,7 @@ class Laplace(TrainedMethod):
         if config.linearised:
             predictions = linearised_predictions(
                 posterior, data.test_images, config.num_draws,
-                generator(config.seed, "drawn_logits"), config.structure.startswith("last_layer"),
+                generator(config.seed, "drawn_logits"),
             )  # fmt: skip
             for name, probabilities in predictions.items():
                 hits, nll = test_scores(probabilities, data)

@@ -3,7 +3,6 @@
 import inspect
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.state_dicts import default_layout
 from utils.posteriors.named_samples import FILE
+from utils.report.tables import Table
 from utils.runs.config import Config
 from utils.runs.wording import plural
 
@@ -86,10 +86,9 @@ def architecture(network: Network) -> str:
     layout = default_layout(network)
     tensors = layout.state_dict(torch.zeros(network.num_weights))
     rows = [
-        f"| `{name}` | {' × '.join(map(str, each.shape)) or '1'} |"
-        for name, each in tensors.items()
+        [f"`{name}`", " × ".join(map(str, each.shape)) or "1"] for name, each in tensors.items()
     ]
-    return "\n".join([text, "", "| tensor | shape |", "|---|---|", *rows])
+    return f"{text}\n\n{Table(['tensor', 'shape'], rows).markdown()}"
 
 
 def recipe(networks: NetworkSet) -> str:
@@ -98,17 +97,16 @@ def recipe(networks: NetworkSet) -> str:
         return ""
     sessions = networks.meta.get("sessions") or [{}]
     first = sessions[0]
-    lines = ["## Recipe\n", f"    {portable(first.get('command', ''))}\n"]
-    lines += ["| setting | value |", "|---|---|"]
-    lines += [f"| {name} | {_listed(value)} |" for name, value in settings(networks).items()]
+    rows = [[name, _listed(value)] for name, value in settings(networks).items()]
     versions = first.get("versions", {})
-    lines.append(
-        f"\nA network's start and data order are drawn from seed {networks.config.get('seed')} and "
+    return (
+        f"## Recipe\n\n    {portable(first.get('command', ''))}\n\n"
+        f"{Table(['setting', 'value'], rows).markdown()}\n\n"
+        f"A network's start and data order are drawn from seed {networks.config.get('seed')} and "
         "its number among those trained (`number` in networks.csv). "
         f"Commit {first.get('git_commit')}, PyTorch {versions.get('torch')}, "
         f"{first.get('processor')}."
     )
-    return "\n".join(lines)
 
 
 def portable(command: str) -> str:
@@ -150,26 +148,20 @@ def accuracies(networks: NetworkSet) -> str:
     points = torch.tensor(list(levels.values()), dtype=torch.float64)
     percent = (100 * networks.accuracies.double()).quantile(points).tolist()
     nlls = networks.nlls.double().quantile(points).tolist()
-    lines = [
-        "## Accuracies\n",
-        f"On the test images of {networks.dataset}, of each network as it is in the file "
-        "(`networks.csv`):\n",
-        f"| | {' | '.join(levels)} | mean |",
-        f"|---|{'---|' * (len(levels) + 1)}",
-        _row("test accuracy (%)", [*percent, 100 * networks.accuracies.mean().item()], 2),
-        _row("test NLL (nats)", [*nlls, networks.nlls.mean().item()], 4),
+    percent.append(100 * networks.accuracies.mean().item())
+    nlls.append(networks.nlls.mean().item())
+    rows = [
+        ["test accuracy (%)", *(f"{value:.2f}" for value in percent)],
+        ["test NLL (nats)", *(f"{value:.4f}" for value in nlls)],
     ]
     hits, nll = networks.average
     failed = plural(networks.failed or 0, "network")
-    lines.append(
-        f"\nThe average of all predictions: {100 * hits:.2f} %, {nll:.4f} nats."
+    return (
+        f"## Accuracies\n\nOn the test images of {networks.dataset}, of each network as it is in "
+        f"the file (`networks.csv`):\n\n{Table(['', *levels, 'mean'], rows).markdown()}\n\n"
+        f"The average of all predictions: {100 * hits:.2f} %, {nll:.4f} nats."
         + (f" Left out by the recipe: {failed}." if networks.failed else "")
     )
-    return "\n".join(lines)
-
-
-def _row(name: str, values: Sequence[float], digits: int) -> str:
-    return f"| {name} | {' | '.join(f'{value:.{digits}f}' for value in values)} |"
 
 
 def _listed(value) -> str:

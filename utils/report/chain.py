@@ -59,9 +59,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         if group
     ]
     kept = [record for record in run.records("trace.jsonl") if not record["burnin"]]
-    accepted = sum(record["accept_prob"] for record in kept) / len(kept)
-    divergent = sum(record["divergent"] for record in kept)
-    balance, error = energy_balance([record["delta_energy"] for record in kept])
+    ran = how_they_ran(kept)
     chains, draws, hours = (found[name] for name in ("chains", "draws_per_chain", "hours"))
     so_far = "" if run.finished else " so far"
     summary = [
@@ -69,10 +67,10 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["samples of each", f"{draws}{so_far}"],
         ["sampling time", duration(3600 * hours)],
         ["samples per hour", number(chains * draws / hours, 0)],
-        ["acceptance", number(accepted, 2)],
-        ["divergent transitions", str(divergent)],
+        ["acceptance", number(ran["acceptance"], 2)],
+        ["divergent transitions", str(ran["divergences"])],
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
-         with_error(balance, error, 3)],
+         with_error(*ran["energy_balance"], 3)],
     ]  # fmt: skip
     followed = [record for record in kept if record.get("followed_back")]
     if followed:
@@ -84,6 +82,15 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         )  # fmt: skip
     tables = [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
     return [*tables, LABELS_REMARK] if found["groups"].keys() & FOLLOW_LABELS else tables
+
+
+def how_they_ran(transitions: list[dict]) -> dict:
+    """Return what the records of transitions say of the integrator."""
+    return {
+        "acceptance": fmean(each["accept_prob"] for each in transitions),
+        "divergences": sum(each["divergent"] for each in transitions),
+        "energy_balance": list(energy_balance([each["delta_energy"] for each in transitions])),
+    }
 
 
 def mixing_warning(results: Results) -> str:
@@ -157,8 +164,7 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
     left_out = layout.get("left_out", [])
     found = diagnose_all(np.delete(draws, left_out, axis=0), quantities.names, hours=1.0)
     kept = [t for t in _transitions(folder / "trace.jsonl") if t["chain"] not in left_out]
-    steps = sum(each["num_steps"] for each in kept)
-    balance, error = energy_balance([each["delta_energy"] for each in kept])
+    ran, steps = how_they_ran(kept), sum(each["num_steps"] for each in kept)
     names = ("largest_rhat", "smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares")
     return {
         "chains": chains - len(left_out), "left_out": len(left_out), "samples_per_chain": stored,
@@ -167,12 +173,11 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
             for group, numbers in found["groups"].items() if numbers
         },
         "shortfalls": shortfalls(found),
-        "acceptance": fmean(each["accept_prob"] for each in kept),
-        "divergences": sum(each["divergent"] for each in kept),
+        "acceptance": ran["acceptance"], "divergences": ran["divergences"],
         "leapfrog_steps": steps,
         "step_size": fmean(each["step_size"] for each in kept),
         "violations_per_step": sum(each["violations"] for each in kept) / steps,
-        "energy_balance": [balance, error],
+        "energy_balance": ran["energy_balance"],
     }  # fmt: skip
 
 
@@ -246,13 +251,14 @@ def _listed(value) -> str:
 
 
 def _sampler(facts: dict) -> str:
-    origin, rows = facts["origin"], facts["sampler"].items()
+    origin = facts["origin"]
+    rows = [[name, str(value)] for name, value in facts["sampler"].items()]
     versions = origin["versions"] or {}
     return "\n".join([
         "## Sampler", "",
         "Full-batch Hamiltonian Monte Carlo with the leapfrog integrator and an accept step.", "",
         f"    {origin['command']}", "",
-        "| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "",
+        Table(["setting", "value"], rows).markdown(), "",
         f"Commit {origin['commit']}, PyTorch {versions.get('torch')}, {origin['processor']}, "
         f"{origin['date']}.",
     ])  # fmt: skip
@@ -263,14 +269,14 @@ def _check_table(checks: dict) -> str:
     stored = (
         f"{plural(checks['chains'], 'chain')} of {plural(checks['samples_per_chain'], 'sample')}"
     )
+    head = ["quantity", "largest R-hat", "smallest bulk ESS", "tail ESS", "ESS of squares"]
+    rows = [[NAMES.get(name, name), *_cells(group)] for name, group in checks["groups"].items()]
     lines = [
         "## Checks", "",
         f"{stored}; {checks['left_out']} more left out, as annealed importance sampling says that "
         "their regions hold next to nothing of the posterior." if checks.get("left_out") else
         f"{stored}.", "",
-        "| quantity | largest R-hat | smallest bulk ESS | tail ESS | ESS of squares |",
-        "|---|---|---|---|---|",
-        *(_group_row(name, group) for name, group in checks["groups"].items()), "",
+        Table(head, rows).markdown(), "",
         LABELS_REMARK, "",
         f"Acceptance {checks['acceptance']:.2f}, {plural(checks['divergences'], 'divergence')}, "
         f"{checks['leapfrog_steps']:,} leapfrog steps of {checks['step_size']:.3g}, of which the "
@@ -282,11 +288,11 @@ def _check_table(checks: dict) -> str:
     return "\n".join(lines)
 
 
-def _group_row(name: str, group: dict) -> str:
+def _cells(group: dict) -> list[str]:
     sizes = [group[f"smallest_ess_{part}"] for part in ("bulk", "tail", "squares")]
     texts = ["–" if size is None else f"{size:.0f}" for size in sizes]
     rhat = "infinite" if group["largest_rhat"] is None else f"{group['largest_rhat']:.3f}"
-    return f"| {NAMES.get(name, name)} | {rhat} | {' | '.join(texts)} |"
+    return [rhat, *texts]
 
 
 def _verdict(missing: list[str]) -> str:
@@ -301,7 +307,8 @@ def _verdict(missing: list[str]) -> str:
 
 def gold_card(about: dict, floor: str, path: Path) -> str:
     """Return the card of a gold file."""
-    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in about["scores"].items())
+    rows = [[name, f"{value:.4f}"] for name, value in about["scores"].items()]
+    scores = Table(["score", "value"], rows).markdown()
     sections = [
         f"# {about['name']}",
         f"Predictions of HMC on the {about['num_test']:,} test images of {about['dataset']}, for "
@@ -315,7 +322,7 @@ def gold_card(about: dict, floor: str, path: Path) -> str:
         f"average predictions of each {about['part']}. Take the exponential in float64, divide "
         "rows by their sum, and average over the first axis. SHA-256 of the labels as bytes: "
         f"`{about['labels_sha256']}`.",
-        f"## HMC's scores\n\n| score | value |\n|---|---|\n{rows}\n\n{floor}",
+        f"## HMC's scores\n\n{scores}\n\n{floor}",
         chain_sections(about),
         f"## Licence\n\n{about['licence']}",
     ]

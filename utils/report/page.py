@@ -340,11 +340,8 @@ def _section(entry: Entry, section: Section) -> str:
 def _tables(part: RunTables, results: Results) -> list[str]:
     outdated = results.outdated(part.kind)
     warning = [paragraph(outdated, "warning")] if outdated else []
-    try:
-        contents = part.write(results)
-        return warning + [table(c) if isinstance(c, Table) else paragraph(c) for c in contents]
-    except (Missing, *DAMAGED) as error:
-        return [paragraph(why_not(error, results.runs[part.kind]))]
+    contents = part.contents(results)
+    return warning + [table(c) if isinstance(c, Table) else paragraph(c) for c in contents]
 
 
 def _figure(figure: RunFigure, data: bytes, run: RunResult) -> str:

@@ -135,32 +135,19 @@ def figure(kind: str, source: str, title: str, caption: str) -> Callable[[Callab
     return lambda draw: RunFigure(kind, draw.__name__, title, caption, source, styled(draw))
 
 
-def conclude(run, summary: dict, figures=(), tables=(), claims=(), records=None) -> None:
-    """Save the figures of a run, finish it, and print its tables and how claims fare.
-
-    `tables` are functions of results, as in the report; claims are those that this run decides.
-    `records` are what wandb shows as tables, by name.
-    """
-    for each in figures:
-        each.save(run)
-    for name, rows in (records or {}).items():
-        run.log_records(name, rows)
-    run.finish(summary)
-    results = Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
-    for write in tables:
-        for table in write(results):
-            table.print()
-    for verdict in (judge(claim, results) for claim in claims):
-        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
-    print(f"Saved in {run.directory}")
-
-
 @dataclass(frozen=True)
 class RunTables:
     """Tables and paragraphs of the report about runs of a kind."""
 
     kind: str
     write: Callable[[Results], list[Table | str]]
+
+    def contents(self, results: Results) -> list[Table | str]:
+        """Return what is written, or why it cannot be."""
+        try:
+            return self.write(results)
+        except (Missing, *DAMAGED) as error:
+            return [why_not(error, results.runs[self.kind])]
 
 
 @dataclass(frozen=True)
@@ -195,6 +182,34 @@ class Paper:
     numbers: dict[str, Callable[[Results], object]] = field(default_factory=dict)  # for programs
 
     @property
+    def parts(self) -> list[RunFigure | RunTables]:
+        return [part for section in self.sections for part in section.parts]
+
+    @property
     def figures(self) -> list[RunFigure]:
-        parts = [part for section in self.sections for part in section.parts]
-        return [part for part in parts if isinstance(part, RunFigure)]
+        return [part for part in self.parts if isinstance(part, RunFigure)]
+
+
+# ---- at the end of a run
+
+
+def conclude(run, paper: Paper, summary: dict, records: dict) -> None:
+    """Finish a run, and save and print what the paper's report will show of it.
+
+    These are figures, tables, and the claims that no other run is needed for. `records` are what
+    wandb shows as tables, by name.
+    """
+    for each in paper.figures:
+        if each.kind == run.kind:
+            each.save(run)
+    for name, rows in records.items():
+        run.log_records(name, rows)
+    run.finish(summary)
+    results = Results("", run.config.dataset, {run.kind: RunResult(run.kind, run.directory)})
+    for part in paper.parts:
+        if part.kind == run.kind and isinstance(part, RunTables):
+            for content in part.contents(results):
+                content.print() if isinstance(content, Table) else print(f"\n{content}")
+    for verdict in (judge(each, results) for each in paper.claims if each.kinds == (run.kind,)):
+        print(f"\n{verdict.claim.text}\n{verdict.mark}: {verdict.evidence}")
+    print(f"Saved in {run.directory}")

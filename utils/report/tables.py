@@ -14,19 +14,21 @@ class Table:
     note: str = ""
 
     def print(self) -> None:
-        """Print the table, with its title and note above it."""
+        """Print the table in aligned columns, with its title and note above it."""
         print()
         for line in filter(None, (self.title, self.note)):
             print(line)
-        print_table([[inline(cell) for cell in row] for row in (self.head, *self.rows)])
+        rows = [[inline(cell) for cell in row] for row in (self.head, *self.rows)]
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join(cells).rstrip())
 
-
-def print_table(rows: list[list[str]]) -> None:
-    """Print rows of cells, the first with the headings, in aligned columns."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    def markdown(self) -> str:
+        """Return headings and rows in Markdown."""
+        head, *rows = ("".join(f"| {cell} " if cell else "| " for cell in row) + "|"
+                       for row in (self.head, *self.rows))  # fmt: skip
+        return "\n".join([head, "|---" * len(self.head) + "|", *rows])
 
 
 def inline(cell: str) -> str:

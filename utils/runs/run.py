@@ -168,18 +168,12 @@ class Run(Stoppable):
             "sessions": [*self.meta.get("sessions", []), _provenance(self.device)],
         }
         self._warn_of_other_bits()
+        self._select_matmul()
         self._write_meta()
         self._wandb = wandb_run.start(
             self.config, self.kind, self.directory, self.meta["wandb_id"], wandb_mode, begun
         )
         self._metrics = files.RecordFile(self.path("metrics.jsonl"))
-
-    def select_matmul(self) -> None:
-        """Multiply with the kernel that the run was begun with, and record which that is."""
-        self.meta["matmul"] = compute.choose_matmul(self.device, self.meta["matmul"])
-        if self.config.matmul not in ("auto", self.meta["matmul"]):
-            print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")
-        self._write_meta()
 
     def _warn_of_other_bits(self) -> None:
         """Say why a resumed run will not give the bits of an uninterrupted one."""
@@ -187,6 +181,12 @@ class Run(Stoppable):
         for name in SETTING_THE_BITS if earlier else ():
             if earlier[-1].get(name, now[name]) != now[name]:
                 print(f"Resuming with other {name}: equal to rounding, not to the bit.")
+
+    def _select_matmul(self) -> None:
+        """Multiply with the kernel that the run was begun with, and record which that is."""
+        self.meta["matmul"] = compute.choose_matmul(self.device, self.meta["matmul"])
+        if self.config.matmul not in ("auto", self.meta["matmul"]):
+            print(f"The run was begun with matmul {self.meta['matmul']} and keeps it.")
 
     # -- records and results
 
@@ -211,17 +211,14 @@ class Run(Stoppable):
         files.save_figure(self.path(name), figure)
         self._wandb.log_image(name, self.path(f"{name}.png"))
 
-    def log_table(self, name: str, columns: list[str], rows: list[list]) -> None:
-        self._wandb.log_table(name, columns, rows)
-
     def log_records(self, name: str, records: list[dict] | dict[str, dict]) -> None:
-        """Log the numbers and texts of records, which may be nested, as a table; see `flat`."""
+        """Send the numbers and texts of records, which may be nested, as a table; see `flat`."""
         if isinstance(records, dict):
             records = [{"name": key} | record for key, record in records.items()]
         lines = [flat(record) for record in records]
         columns = list(dict.fromkeys(column for line in lines for column in line))
         rows = [[line.get(column) for column in columns] for line in lines]
-        self.log_table(name, columns, rows)
+        self._wandb.log_table(name, columns, rows)
 
     # -- checkpoints
 
@@ -306,14 +303,14 @@ class Run(Stoppable):
         self.save_json("meta.json", self.meta)
 
 
-def flat(record: dict, prefix: str = "") -> dict:
+def flat(record: dict, separator: str = "/") -> dict:
     """Return {"a/b": value} of nested mappings, without the lists in them."""
     line = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            line |= flat(value, f"{prefix}{key}/")
+            line |= {f"{key}{separator}{k}": v for k, v in flat(value, separator).items()}
         elif not isinstance(value, list | tuple):
-            line[f"{prefix}{key}"] = value
+            line[key] = value
     return line
 
 

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 from papers.compact import claims
+from papers.compact.tables import METHODS
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, UNKNOWN, Claim, judge
 from utils.report.results import Missing, Results, open_results
+from utils.symmetry.permutation import expected_transpositions, transpositions_deviation
 
 import numpy as np
 import pytest
@@ -119,7 +121,7 @@ def test_posterior_is_nearly_unimodal(tmp_path, distance, cycles, mark):
     write_table(tmp_path, 0.01, TABLE | cells)
     ways = {"hmc_rebased": (0.9, 0.01), "hmc_consensus": (cycles, 0.01)}
     found = {key: {"cycle_error": way[0], "cycle_error_se": way[1]} for key, way in ways.items()}
-    write(tmp_path, "eval", "diagnostics.json", {"ways": found})
+    write(tmp_path, "eval", "diagnostics.json", {"names": METHODS, "ways": found})
     assert claims.posterior_is_nearly_unimodal.judge(results_of(tmp_path)).mark == mark
 
 
@@ -176,9 +178,16 @@ def test_accuracies_match(tmp_path, accuracies, mark):
         claims.accuracies_match.judge(results_of(tmp_path, "quick"))
 
 
+def chance_of(size: int) -> dict:
+    return {
+        "random_transpositions": [expected_transpositions(size)],
+        "random_deviation": transpositions_deviation(size),
+    }
+
+
 def dynamics(batch: Path, **arrays) -> Results:
     (batch / "net_matching").mkdir(exist_ok=True)
-    arrays = {"hidden_sizes": [512]} | arrays
+    arrays = chance_of(512) | arrays
     np.savez(batch / "net_matching" / "training_dynamics.npz", **arrays)
     return results_of(batch)
 
@@ -255,11 +264,11 @@ def test_transpositions_within_chance_carry_no_information(tmp_path):
     transpositions = {"along_chain": [0, 59, 59, 59], "random": 59.3}
     diagnostics = {"num_chains": 1, "transpositions": transpositions}
     write(tmp_path, "eval", "diagnostics.json", diagnostics)
-    apart = {"alignment_transpositions": np.array([[[57]]]), "hidden_sizes": [64]}
+    apart = {"alignment_transpositions": np.array([[[57]]])} | chance_of(64)
     assert claims.transpositions_inform.judge(dynamics(tmp_path, **apart)).mark == FAILS
     # where units lie within blocks, chance is what the run says
     blocks = {"random_transpositions": [30.0, 50.0], "random_deviation": 3.0}
-    finding = claims.transpositions_inform.judge(dynamics(tmp_path, **apart, **blocks))
+    finding = claims.transpositions_inform.judge(dynamics(tmp_path, **apart | blocks))
     assert "at random 80.0 ± 3.0" in finding.evidence
     assert finding.mark == HOLDS
 

@@ -34,7 +34,7 @@ def numbers_beside(page: Path) -> dict:
 
 def test_every_figure_and_every_claim_is_there(written):
     page, numbers = written.read_text(), numbers_beside(written)
-    assert len(PAPER.figures) == 13
+    assert len(PAPER.figures) == 14
     assert page.count("<img ") == len(PAPER.figures)
     assert len(list((written.parent / "figures").glob("*.png"))) == len(PAPER.figures)
     assert page.split("<table class=claims>", 1)[1].count("class=mark>") == 13

@@ -5,6 +5,7 @@ from itertools import combinations
 
 from papers.compact import permutation_figures
 from tests.drawn import assert_readable, line_of
+from utils.symmetry.permutation import expected_transpositions
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def dynamics(request, tmp_path):
         alignments=ALIGNMENTS,
         rebased=request.param,
         hidden_sizes=[SIZE],
+        random_transpositions=[expected_transpositions(SIZE)],
         tensors=["W1", "b1", "W2", "b2", "total"],
         distance=ramp * np.arange(1, 6) * of_each[:, :, None, None],
         transpositions=(ramp[:, :2] * 20 * of_each[:, :2, None, None]).astype(int),
@@ -54,6 +56,7 @@ def records(tmp_path):
                 for stage in ("initial", "trained", "undone"):
                     record = {
                         "run": run, "pair": pair, "stage": stage, "hidden_sizes": [SIZE],
+                        "random_transpositions": expected_transpositions(SIZE),
                         "planted": [planted], "found": [planted + 2 * run - 1],
                         "distance": {"total": 3.0 * planted},
                         "train_loss_barrier": 0.2 * planted, "test_loss_barrier": 0.1 * planted,
@@ -134,7 +137,7 @@ def test_barriers(dynamics):
 def test_blocks_of_units_have_a_chance_level_of_their_own(dynamics):
     with np.load(dynamics) as archive:
         results = dict(archive) | {"hidden_sizes": [2, 1, 1, 5, 5]}
-    np.savez(dynamics, **results, random_transpositions=[0.5, 0.5, 6.6])
+    np.savez(dynamics, **results | {"random_transpositions": [0.5, 0.5, 6.6]})
     _, _, moves = permutation_figures.barriers.draw(dynamics).axes
     assert line_of(moves, "random: 7.6 on average")[0] == pytest.approx(7.6)
 
@@ -163,6 +166,7 @@ def test_along_the_line(dynamics):
 def test_the_baseline_of_several_layers_is_named_as_the_sum_it_is(dynamics):
     with np.load(dynamics) as archive:
         results = dict(archive) | {"hidden_sizes": [SIZE, SIZE]}
+    results["random_transpositions"] = [expected_transpositions(SIZE)] * 2
     np.savez(dynamics, **results)
     moves = permutation_figures.along_line.draw(dynamics).axes[1]
     assert line_of(moves, "random: Σ (n − Hₙ) = 52")[0] == pytest.approx(52.01, abs=1e-2)

@@ -4,10 +4,9 @@ from papers.compact.tables import (
     METHODS,
     check_tables,
     metrics_of_tables,
-    names_of,
     published_table1,
     reference_table,
-    score_numbers,
+    score_records,
     score_table,
     sparsity_summary,
     sparsity_table,
@@ -19,6 +18,7 @@ import pytest
 
 DIAGNOSTICS = {
     "label": "HMC",
+    "names": METHODS,
     "dead_pixels": None,
     "dead_pixels_rebased": None,
     "dead_pixels_vi": None,
@@ -101,9 +101,10 @@ def test_scores_have_errors_and_the_papers_value():
         ["VI q", "0.9800 ± 0.0100\npaper 0.9885", "– ± –", "0.00 ± 1.00"],
         ["HMC q_r, low rank", "–", "0.5000 ± 0.2500", "–"],
     ]
-    head, body = score_numbers(table, errors, published, metrics[:1], METHODS)
-    assert head == ["posterior", "agreement", "agreement ±", "agreement paper"]
-    assert body == [["VI q", 0.98, 0.01, 0.9885], ["HMC q_r, low rank", None, None, None]]
+    vi, low_rank = score_records(table, errors, published, metrics[:1], METHODS)
+    scores = {"agreement": 0.98, "agreement ±": 0.01, "agreement paper": 0.9885}
+    assert vi == {"posterior": "VI q"} | scores
+    assert low_rank == {"posterior": "HMC q_r, low rank"} | dict.fromkeys(scores)
 
 
 def test_the_paper_has_values_of_mnist_alone():
@@ -123,13 +124,14 @@ def test_references_and_networks_from_the_prior():
 
 def test_samples_that_are_not_hmcs_are_not_called_so():
     check = CHECK | {"passed": False}
-    tables = check_tables(DIAGNOSTICS | {"label": "samples", "dead_pixels": check})
+    names = METHODS | {"hmc": "samples"}
+    found = {"label": "samples", "names": names, "dead_pixels": check}
+    tables = check_tables(DIAGNOSTICS | found)
     rows = [row for table in tables if isinstance(table, Table) for row in table.rows]
     cells = [cell for row in rows for cell in row]
     assert not any("HMC" in cell or "sampler" in cell for cell in cells)
     assert "NO: exact samples would not" in cells
     scores = {"hmc_sample": {"nll": 1.0}, "hmc_rebased": {"nll": 1.0}, "vi": {"nll": 1.0}}
-    names = names_of({"label": "samples"})
     rows = score_table(scores, scores, {}, [METRICS["nll"]], names).rows
     assert [row[0] for row in rows] == ["samples", "samples q_r", "VI q"]
 
@@ -170,13 +172,14 @@ def test_pruned_shares():
         }  # fmt: skip
 
     pruning = {
+        "names": METHODS,
         "curves": {
             part: {
                 "a": curve("hmc mean", "hmc", "std", share),
                 "b": curve("ensemble single", "hmc", "random", share),
             }
             for part, share in (("all", 0.5), ("alive", 0.25))
-        }
+        },
     }
     first = "μ of HMC, kept by lowest σ of HMC"
     assert sparsity_summary(pruning) == {

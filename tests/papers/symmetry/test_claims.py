@@ -203,7 +203,7 @@ def test_projection_changes_little(tmp_path, change, mark):
 
 def test_cells_that_diverged_are_left_out_with_a_remark(tmp_path):
     """Also the partner of one that was compared with it, and all that no reference is left for."""
-    both = mass_claims.BALANCE
+    both = (mass_claims.imbalance_decays_as_without_noise, mass_claims.projection_changes_little)
     content = cells(gap=0.2, accuracy_change=0.02)
     for k, cell in enumerate(content["cells"]):
         if cell["network"] == "lenet" and not cell["projected"]:

@@ -195,7 +195,6 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
     """Let all ranks multiply with the kernel that the first one's run was begun with."""
     names, chosen = list(CANDIDATES), 0
     if ranks.first:
-        run.select_matmul()
         chosen = names.index(run.meta["matmul"])
     choose_matmul(device, names[int(share_number(ranks, chosen))])
 
