@@ -4,7 +4,6 @@ A normal form takes a network's weights [d], or a stack [K, d], and returns the 
 that leads there:
 
     unit_norm       every unit's incoming weights have norm 1
-    unit_variance   every unit's activation has variance 1 over some images
     minimum_mass    the sum of squared weights is smallest (see `mass`)
     positive_signs  every tanh unit's largest incoming weight is positive
     sort_units      units are sorted by a key
@@ -17,7 +16,7 @@ from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, check_weights, scaling, settle
+from utils.symmetry.mass import Mass, check_weights, scaling
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -74,44 +73,6 @@ def unit_norm(
                 )
             log_scales[name] = log_scales[name] + steps
     return scaling(network, weights, log_scales)
-
-
-def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transformation:
-    """Scale every ReLU unit so that its activation has variance 1 over images and positions.
-
-    No scale does that for units that are constant, such as dead ones. They get the scales at which
-    their weights are small (see `settle`).
-    """
-    groups = Mass(network, weights).groups
-    if not len(images) or tuple(images.shape[1:]) != tuple(network.input_shape):
-        raise UserError(
-            f"Variances cannot be measured on images {list(images.shape)}: give at least one, "
-            f"[N, {', '.join(map(str, network.input_shape))}]."
-        )
-    each = [_variances(network, row, images) for row in weights.reshape(-1, network.num_weights)]
-    log_scales, constant = {}, {}
-    for name in groups:
-        variance = torch.stack([variances[name] for variances in each])
-        constant[name] = variance == 0
-        log_scales[name] = torch.where(constant[name], 0, -variance.log() / 2)
-    return scaling(network, weights, settle(network, weights, log_scales, constant))
-
-
-def _variances(network: Network, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Return the variance of every unit's activation, in float64."""
-    sums = {}
-    for rows in images.split(1000):
-        for name, values in network.activations(weights, rows.to(weights.dtype)).items():
-            levels = len(network.units(name))
-            units = values.movedim(0, levels).flatten(levels).double()
-            moments = torch.stack([torch.ones_like(units), units, units.square()]).sum(-1)
-            sums[name] = sums.get(name, 0) + moments
-    variances = {}
-    for name, (count, total, squares) in sums.items():
-        variance = (squares - total.square() / count) / count
-        constant = variance <= TIED * squares / count  # to rounding
-        variances[name] = variance.masked_fill(constant, 0)
-    return variances
 
 
 # ---- signs
