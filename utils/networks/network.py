@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.networks.autograd import AutogradPasses, DataPasses
+from utils.networks.autograd import AutogradPasses
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 
@@ -101,7 +101,7 @@ class Network:
         """Yield the traces of (1 − λ) first + λ second for every λ in `fractions`."""
         return (self.trace(torch.lerp(first, second, at), images) for at in fractions)
 
-    def data_passes(self, images: Tensor) -> DataPasses:
+    def data_passes(self, images: Tensor) -> AutogradPasses:
         """Return passes over these images for full-batch gradients of one network."""
         return AutogradPasses(self, images)
 
