@@ -8,7 +8,7 @@ from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
 from utils.methods.hmc.display import monitored, print_summary
 from utils.methods.hmc.mass import MASSES, check_size
-from utils.methods.hmc.neighbour_list import ListSettings
+from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.methods.method import Method, Problem, images_used, problem_of, refuse_batch_norm
@@ -88,11 +88,9 @@ class HMCConfig(PriorConfig):
         minimum=0,
     )
     safe_margin: float = option(
-        18.0, "listed force: margin above which an image may be skipped", unit="nats", above=0
-    )
-    longest_sleep: int = option(
-        200, "listed force: most steps for which an image is skipped", unit="steps", minimum=1
-    )
+        SAFE_MARGIN, "listed force: margin above which an image may be skipped", unit="nats",
+        above=0,
+    )  # fmt: skip
     parallel: str = option(
         "none", "what several processes under torchrun divide among them",
         choices=("none", "data", "chains"), changeable=True,
@@ -202,12 +200,13 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
 
 def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
     network, data, prior = problem.network, problem.data, problem.tempered_prior
-    lists = ListSettings(config.safe_margin, config.longest_sleep)
     images, labels = data.train_images, data.train_labels
     if config.parallel != "data":
         ranks = ALONE
     parts = ranks.part(images), ranks.part(labels)
-    return Potential(network, *parts, config.force, lists, ranks, prior, problem.temperature)
+    return Potential(
+        network, *parts, config.force, config.safe_margin, ranks, prior, problem.temperature
+    )
 
 
 def resume_or_start(

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from utils.methods.curvature import diagonal_ggn, full_ggn
-from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE, ListSettings, NeighbourList
+from utils.methods.hmc.neighbour_list import SAFE_MARGIN, WORTHWHILE_SHARE, NeighbourList
 from utils.networks.mlp_gradients import softmax_errors
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
@@ -65,7 +65,7 @@ class Potential:
 
     def __init__(
         self, network: Network, images: Tensor, labels: Tensor, force: str = "auto",
-        list_settings: ListSettings = ListSettings(),  # noqa: B008 (it is a tuple)
+        safe_margin: float = SAFE_MARGIN,
         ranks: Ranks = ALONE, prior: Prior = STANDARD_NORMAL, temperature: float = 1.0,
     ):  # fmt: skip
         self._network, self._images, self._labels = network, images, labels
@@ -73,7 +73,7 @@ class Potential:
         self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
         if force == "auto":
             force = "listed" if self.num_points > LISTED_FROM else "dense"
-        self.method, self.list_settings = force, list_settings
+        self.method, self.safe_margin = force, safe_margin
         self._passes = network.data_passes(images)
         self.flops = self._passes.flops  # of the largest product of a full pass
         self._whole = network.whole_gradient(images, labels) if force == "dense" else None
@@ -107,7 +107,7 @@ class Potential:
         """Return U and its gradient at the start of a trajectory, and the force along it."""
         energy, margins = self.measure(weights)
         listed = self.method == "listed"
-        return energy, Force(self, NeighbourList(margins, self.list_settings) if listed else None)
+        return energy, Force(self, NeighbourList(margins, self.safe_margin) if listed else None)
 
     def measure(self, weights: Tensor) -> tuple[Energy, Tensor]:
         """Return U(θ) with its gradient, and the margins of all points of this rank."""
