@@ -5,21 +5,24 @@ them: it opens, resumes, logs, checkpoints, scores and finishes the run.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from utils.data.batches import Batches
-from utils.data.datasets import Dataset, network_inputs
+from utils.data.datasets import Dataset, load_dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
+from utils.methods.settings import AugmentationConfig
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
 from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
 from utils.report.figures import Look
+from utils.runs.compute import choose_device
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 from utils.runs.wording import plural
@@ -135,18 +138,31 @@ class Method:
         return figures.training(source)
 
 
-def problem_of(config, network: Network, data: Dataset, device, batches=None) -> Problem:
-    """Return the posterior that a `PriorConfig` describes; other settings say nothing of it."""
-    prior = prior_of(asdict(config), network, len(data.train_labels), device)
-    return Problem(network, data, prior, device, batches, getattr(config, "temperature", 1.0))
-
-
-def refuse_batch_norm(method: Method, network: Network) -> None:
+def set_up(method: Method, config) -> Problem:
+    """Return the posterior that a method is to approximate with these settings."""
+    device = choose_device(config.device)
+    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid)
+    images = images.to(device)
+    network = network_for(config, images)
     if network.has_buffers and not method.takes_batch_norm:
         raise UserError(
             f"{method.title} cannot take {network.name}, whose batch normalisation makes the loss "
             f"of an image depend on its batch: choose another --network, such as resnet20_frn."
         )
+    batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
+    if batches is None:
+        inputs = inputs_for(network, images)
+    else:
+        pixels = images.train_images
+        inputs = inputs_for(network, replace(images, train_images=pixels[:0]))
+        inputs = replace(inputs, train_images=pixels)
+    return problem_of(config, network, inputs, device, batches)
+
+
+def problem_of(config, network: Network, data: Dataset, device, batches=None) -> Problem:
+    """Return the posterior of a network on inputs, with the prior and temperature of a config."""
+    prior = prior_of(asdict(config), network, len(data.train_labels), device)
+    return Problem(network, data, prior, device, batches, config.temperature)
 
 
 def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:

@@ -11,9 +11,8 @@ from utils.methods.hmc.mass import MASSES, check_size
 from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.methods.method import Method, Problem, images_used, problem_of, refuse_batch_norm
+from utils.methods.method import Method, Problem, images_used, set_up
 from utils.methods.settings import PriorConfig
-from utils.networks.registry import network_and_data
 from utils.report.figures import BLUE, Look
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
@@ -280,12 +279,10 @@ class HMC(Method):
             check_sharing(config, ranks)
             if ranks.size == 1 and already_finished(config, self.kind):
                 return
-            network, data = network_and_data(config, device)
-            refuse_batch_norm(self, network)
-            check_size(config.mass, network)
-            problem = problem_of(config, network, data, device)
+            problem = set_up(self, config)
+            check_size(config.mass, problem.network)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
-            run, to_do = open_together(config, device, ranks, images_used(data))
+            run, to_do = open_together(config, device, ranks, images_used(problem.data))
             if to_do:
                 share_matmul(ranks, device, run)
                 run_chains(config, problem, ranks, run)
