@@ -36,7 +36,7 @@ from utils.methods.curvature import (
     last_layer_ggn,
     trained_places,
 )
-from utils.methods.method import Problem, Scores, test_scores
+from utils.methods.method import Problem, Scores, scores_on
 from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -137,17 +137,17 @@ class Laplace(TrainedMethod):
         if isinstance(posterior, Mixture):
             modes = [mode.mean.to(problem.device) for mode in posterior.components]
             average = sum(class_probabilities(network, m, data.test_images) for m in modes)
-            rows.append(["modes", *test_scores(average / len(modes), data)])
-            summary = dict(zip(("mode_test_accuracy", "mode_test_nll"), rows[0][1:], strict=True))
+            summary = scores_on("mode_test", average / len(modes), data.test_labels)
+            rows.append(["modes", *summary.values()])
         if config.linearised:
             predictions = linearised_predictions(
                 posterior, data.test_images, config.num_draws,
                 generator(config.seed, "drawn_logits"), config.structure.startswith("last_layer"),
             )  # fmt: skip
             for name, probabilities in predictions.items():
-                hits, nll = test_scores(probabilities, data)
-                rows.append([f"linearised, {name}", hits, nll])
-                summary |= {f"{name}_test_accuracy": hits, f"{name}_test_nll": nll}
+                own = scores_on(f"{name}_test", probabilities, data.test_labels)
+                rows.append([f"linearised, {name}", *own.values()])
+                summary |= own
         facts = facts_of(newest)
         summary = scores.summary | summary | facts
         return Scores(summary, [*scores.rows, *rows], remarks(facts, problem, config))

@@ -124,13 +124,14 @@ class Method:
         """
         data, network = problem.data, problem.network
         average = predict(problem, posterior, config, data.test_images)
-        rows = [[plural(num_draws(posterior, config), "draw"), *test_scores(average, data)]]
-        summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
+        summary = scores_on("test", average, data.test_labels)
+        rows = [[plural(num_draws(posterior, config), "draw"), *summary.values()]]
         if posterior.mean is not None:
             mean = posterior.mean.to(problem.device)
             probabilities = class_probabilities(network, mean, data.test_images)
-            rows.append(["μ", *test_scores(probabilities, data)])
-            summary |= dict(zip(("mean_test_accuracy", "mean_test_nll"), rows[1][1:], strict=True))
+            own = scores_on("mean_test", probabilities, data.test_labels)
+            rows.append(["μ", *own.values()])
+            summary |= own
         return Scores(summary, rows)
 
     def figure(self, source: Path):
@@ -165,9 +166,12 @@ def problem_of(config, network: Network, data: Dataset, device, batches=None) ->
     return Problem(network, data, prior, device, batches, config.temperature)
 
 
-def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:
-    """Return accuracy and NLL on the test images."""
-    return accuracy(probabilities, data.test_labels), mean_nll(probabilities, data.test_labels)
+def scores_on(part: str, probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return accuracy and NLL under the names that begin with `part`."""
+    return {
+        f"{part}_accuracy": accuracy(probabilities, labels),
+        f"{part}_nll": mean_nll(probabilities, labels),
+    }
 
 
 def scores_along(problem: Problem, weights: Tensor, epoch: int, config) -> dict[str, float]:
@@ -179,8 +183,7 @@ def scores_along(problem: Problem, weights: Tensor, epoch: int, config) -> dict[
     if epoch % max(config.num_epochs // MOST_SCORED, 1) and epoch < config.num_epochs:
         return {}
     probabilities = class_probabilities(problem.network, weights, problem.data.test_images)
-    test_accuracy, test_nll = test_scores(probabilities, problem.data)
-    return {"test_accuracy": test_accuracy, "test_nll": test_nll}
+    return scores_on("test", probabilities, problem.data.test_labels)
 
 
 def num_draws(posterior: Posterior, config) -> int:
@@ -209,7 +212,7 @@ def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str
     scores = {}
     if problem.data.valid_labels is not None:
         average = predict(problem, posterior, config, problem.data.valid_images)
-        scores = valid_scores(average, problem.data)
+        scores = scores_on("valid", average, problem.data.valid_labels)
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     if all(isinstance(mode, Gaussian) and (mode.std > 0).all() for mode in modes):
         streams = [generator(config.seed, "elbo", number) for number in range(len(modes))]
@@ -218,14 +221,6 @@ def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str
         scores["elbo"] = fmean(each.mean().item() for each in bounds)
         scores["elbo_error"] = sum(errors) ** 0.5 / len(bounds)
     return scores
-
-
-def valid_scores(probabilities: Tensor, data: Dataset) -> dict[str, float]:
-    labels = data.valid_labels
-    return {
-        "valid_accuracy": accuracy(probabilities, labels),
-        "valid_nll": mean_nll(probabilities, labels),
-    }
 
 
 def gaussian_elbos(problem: Problem, posterior: Gaussian, random: torch.Generator) -> Tensor:
