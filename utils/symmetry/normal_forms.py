@@ -50,16 +50,14 @@ def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transforma
 # ---- scales
 
 
-def unit_norm(
-    network: Network, weights: Tensor, norm: float = 1.0, biases: bool = False
-) -> Transformation:
+def unit_norm(network: Network, weights: Tensor, norm: float = 1.0) -> Transformation:
     """Scale every ReLU unit so that its incoming weights have this norm.
 
     Units whose incoming weights are all 0 keep their scale, so this is no normal form of them.
     """
     if not 0 < norm < math.inf:
         raise UserError(f"Incoming weights cannot have norm {norm}: give a number above 0.")
-    incoming = Mass(network, weights, biases)
+    incoming = Mass(network, weights)
     log_scales = dict(incoming.no_scaling)
     for sweep in range(2):
         for name in incoming.groups:
@@ -133,14 +131,14 @@ def unit_keys(network: Network, weights: Tensor, name: str, key: str) -> Tensor:
     return values.norm(dim=-1) if key == "norm" else values.abs().amax(-1)
 
 
-def count_ties(network: Network, weights: Tensor, key: str = "norm") -> Tensor:
-    """Count the units whose key is that of another unit in their set, [] or [K].
+def count_ties(network: Network, weights: Tensor) -> Tensor:
+    """Count the units whose weight in the last layer is that of another unit in their set, [K].
 
     Sorting leaves their order open.
     """
     total = torch.zeros(weights.shape[:-1], dtype=torch.int64, device=weights.device)
     for name in network.groups:
-        keys = unit_keys(network, weights, name, key).sort(-1).values
+        keys = unit_keys(network, weights, name, "last_layer").sort(-1).values
         close = keys.diff(dim=-1) <= TIED * keys.abs().amax(-1, keepdim=True)
         nothing = torch.zeros_like(keys[..., :1], dtype=torch.bool)
         tied = torch.cat([close, nothing], -1) | torch.cat([nothing, close], -1)
