@@ -51,7 +51,7 @@ from utils.symmetry.mass import (
     scalable_groups,
 )
 from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.rebasin import move
+from utils.symmetry.rebasin import rebase
 from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
@@ -247,7 +247,7 @@ def final_scores(network: Network, data: Dataset, weights: Tensor) -> dict[str, 
 
 def matched_barrier(network: Network, data: Dataset, first: Tensor, second: Tensor) -> float:
     """Return the test loss barrier half-way to the second network, rebased to the first."""
-    rebased = move(second, WeightMatcher(network, first)(second).transformation)
+    rebased = rebase(network, second, WeightMatcher(network, first)).weights
     line = Line(network, first, rebased, HALFWAY)
     losses = score(line, data.test_images, data.test_labels, data.train_images).loss
     return barrier(losses, HALFWAY)[1].item()
