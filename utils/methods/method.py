@@ -14,7 +14,7 @@ from utils.data.batches import Batches
 from utils.data.datasets import Dataset, load_dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.settings import AugmentationConfig
-from utils.networks.network import Network
+from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
@@ -98,9 +98,8 @@ class Method:
 
     def initial_weights(self, problem: Problem, config, modes: Sequence[int]) -> Tensor:
         """Draw where each mode starts, [modes, d]."""
-        streams = [generator(config.seed, "initial_weights", self.stream(mode)) for mode in modes]
-        weights = [problem.network.initial_weights(stream) for stream in streams]
-        return torch.stack(weights).to(problem.device)
+        streams = map(self.stream, modes)
+        return initial_stack(problem.network, config.seed, streams, problem.device)
 
     def init(self, problem: Problem, config, modes: Sequence[int]):
         """Return the state of a group of modes before the first step."""

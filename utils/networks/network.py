@@ -7,7 +7,7 @@ labels follow all symmetries of the network: see `utils.symmetry.transformation`
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from utils.networks.autograd import AutogradPasses
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -191,3 +192,11 @@ def lay_out(*slots: Slot) -> tuple[Slot, ...]:
         placed.append(slot._replace(start=start))
         start += slot.size
     return tuple(placed)
+
+
+def initial_stack(
+    network: Network, seed: int, streams: Iterable[Hashable], device: torch.device
+) -> Tensor:
+    """Draw where networks start [K, d]; each has a random stream of its own."""
+    random = [generator(seed, "initial_weights", stream) for stream in streams]
+    return torch.stack([network.initial_weights(each) for each in random]).to(device)
