@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from utils.methods.method import Method, Problem, Scores, scores_on
+from utils.methods.method import Problem, Scores, scores_on
 from utils.methods.settings import PriorConfig
-from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.methods.training import TrainedMethod, TrainingState, settings_of, train
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import Points
 from utils.report.figures import ORANGE, Look
@@ -35,7 +35,7 @@ class EnsembleConfig(TrainingConfig, PriorConfig):
             )
 
 
-class Ensemble(Method):
+class Ensemble(TrainedMethod):
     name, kind, title = "ensemble", "ensemble", "ensemble"
     look = Look(ORANGE, "--", "s")
     Config = EnsembleConfig
@@ -45,10 +45,6 @@ class Ensemble(Method):
 
     def stream(self, mode: int):
         return mode
-
-    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
-        weights = self.initial_weights(problem, config, modes)
-        return start_training(weights, settings_of(config, problem.prior.precision))
 
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
         network, data, first = problem.network, problem.data, state.epoch
