@@ -156,13 +156,8 @@ class Laplace(TrainedMethod):
 # ---- the fit
 
 
-class LaplaceFit(NamedTuple):
-    posterior: Posterior
-    facts: dict[str, float]  # of FACTS
-
-
-def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
-    """Return the Gaussian at a mode [d]."""
+def fit(problem: Problem, weights: Tensor, config) -> tuple[Posterior, dict[str, float]]:
+    """Return the Gaussian at a mode [d], and its FACTS."""
     stds = torch.as_tensor(problem.prior.std, dtype=torch.float64, device=weights.device)
     stds = stds.expand(len(weights))
     blocks, facts = without_negative(curvature_at(problem, weights, stds, config), config)
@@ -181,7 +176,7 @@ def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
     facts["log_marginal_likelihood"] = log_likelihood + log_occam(values, square, factor)
     facts["prior_scale"] = factor**-0.5
     scales = torch.where(stds.isfinite(), stds, 0) * problem.temperature**0.5
-    return LaplaceFit(gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts)
+    return gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts
 
 
 def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> list[Curvature]:

@@ -45,15 +45,17 @@ class Prior:
 
     def kl(self, mean: Tensor, log_std: Tensor) -> float:
         """Return KL(N(mean, std²) ‖ N(0, s²)), summed over weights with a prior, in nats."""
+        varies = isinstance(self.std, Tensor)
         variance = (2 * log_std).double().exp()
-        log_ratio = log_std.double() - _log(self.std)
+        log_ratio = log_std.double() - (self.std.log() if varies else math.log(self.std))
         scaled = (variance + mean.double().square()) * self.precision
         each = 0.5 * (scaled - 1) - log_ratio
-        return (each[self.std.isfinite()] if isinstance(self.std, Tensor) else each).sum().item()
+        return (each[self.std.isfinite()] if varies else each).sum().item()
 
     def draw(self, network: Network, generator: torch.Generator) -> Tensor:
         """Draw weights [d] from the prior; running statistics are those of a new network."""
-        weights = torch.randn(network.num_weights, generator=generator) * _on_cpu(self.std)
+        std = self.std.cpu() if isinstance(self.std, Tensor) else self.std
+        weights = torch.randn(network.num_weights, generator=generator) * std
         for slot in network.slots:
             if slot.role == "buffer":
                 slot.of(weights).fill_(slot.center)
@@ -118,11 +120,3 @@ def _beginnings(network: Network) -> list[bool]:
 
 def _std(precision: float) -> float:
     return precision**-0.5 if precision else math.inf
-
-
-def _log(std: float | Tensor) -> float | Tensor:
-    return std.log() if isinstance(std, Tensor) else math.log(std)
-
-
-def _on_cpu(std: float | Tensor) -> float | Tensor:
-    return std.cpu() if isinstance(std, Tensor) else std
