@@ -6,21 +6,18 @@ The chain's target is exp(−U/T), and what is called potential here is U/T: the
 temperature T plus the potential of the tempered prior N(0, T s²).
 
 Energies use all the data and are summed in float64. A *force*, the gradient along a trajectory, may
-skip points whose gradient is lost in float32's rounding. At stationarity of the paper's posterior
-nine images in ten are such. Their margin (logit of the true class minus the largest other) is
-large, and their gradient is of size exp(−margin). There are three methods:
+skip points whose gradient is lost in float32's rounding: it is of size exp(−margin), where the
+margin is the logit of the true class minus the largest other. At stationarity of the paper's
+posterior nine images in ten are such. There are three methods:
 
     dense    forward and backward pass over all the data
     active   forward pass over all the data, backward pass over the rows that carry gradient
     listed   both passes over a neighbour list: a point with a large margin is skipped until it
              could have come near (`NeighbourList`)
 
-HMC needs a reversible map: the way back along a trajectory has to meet the same forces. Dense and
-active forces depend on the position alone, so that only rounding breaks reversibility, amplified
-by chaos along long trajectories. A listed force also depends on the path. While no point is
-overlooked, what it skips is of the size of rounding. A point that comes near while skipped (a
-*violation*, counted in the trace with the lowest margin) pulls on one of the two ways only.
-`leapfrog` measures how far ways back miss, with any of these forces.
+Dense and active forces depend on the position alone, as a reversible map needs. A listed force also
+depends on the path: a point that comes near while skipped (a *violation*, counted in the trace)
+pulls on one of the two ways only. docs/hmc.md says how exact this is, and how runs test it.
 
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """
