@@ -10,7 +10,6 @@ from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import Points
 from utils.report.figures import ORANGE, Look
 from utils.runs.config import TrainingConfig, option
-from utils.runs.errors import UserError
 
 import torch
 
@@ -22,17 +21,6 @@ class EnsembleConfig(TrainingConfig, PriorConfig):
     num_members: int = option(5, "networks in the ensemble", minimum=1)
     optimizer: str = option("Adam", "optimiser of every member", choices=("SGD", "Adam"))
     batch_size: int = option(100, "images per step", minimum=1)
-    prior_precision: float | None = option(
-        None, "precision 1/σ² of the prior, instead of prior_std; 0: no prior", minimum=0
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.prior_precision is not None and (self.prior_std, self.weight_decay) != (1.0, None):
-            raise UserError(
-                "A posterior has one prior: give one of --prior_std, --weight_decay and "
-                "--prior_precision."
-            )
 
 
 class Ensemble(TrainedMethod):

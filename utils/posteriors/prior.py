@@ -71,9 +71,10 @@ def prior_of(
     """
     std = settings.get("prior_std") or 1.0
     if settings.get("weight_decay") is not None:
-        std = _std(num_points * settings["weight_decay"])
-    if settings.get("prior_precision") is not None:
-        std = _std(settings["prior_precision"])
+        precision = num_points * settings["weight_decay"]
+        std = precision**-0.5 if precision else math.inf
+    if settings.get("prior_precision") is not None:  # a setting of earlier versions
+        raise UserError("A run with prior_precision cannot be read: train it anew with prior_std.")
     refuse_extreme(std)
     if isinstance(std, float | int) and not network.has_buffers:
         return Prior(float(std))
@@ -116,7 +117,3 @@ def num_layers(network: Network) -> int:
 def _beginnings(network: Network) -> list[bool]:
     """Return of every slot if a layer begins with it."""
     return [len(slot.shape) > 1 and slot.role == "weight" for slot in network.slots]
-
-
-def _std(precision: float) -> float:
-    return precision**-0.5 if precision else math.inf
