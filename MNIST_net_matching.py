@@ -26,7 +26,7 @@ from utils.methods.training import (
     start_training,
     train,
 )
-from utils.networks.network import Network
+from utils.networks.network import Network, initial_stack
 from utils.networks.registry import network_and_data
 from utils.report.tables import Table
 from utils.runs.compute import choose_device
@@ -34,7 +34,6 @@ from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
-from utils.runs.seeding import generator
 from utils.symmetry.assignment import Matching
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.many_to_one import most_similar
@@ -99,8 +98,8 @@ def resume_pair(
         counters, arrays = saved
         tensors = {name: arrays.pop(name) for name in TRAINING if name in arrays}
         return TrainingState(**tensors, epoch=counters["epoch"]), arrays
-    pair = [network.initial_weights(generator(config.seed, "initial_weights", k)) for k in (0, 1)]
-    state = start_training(torch.stack(pair).to(run.device), settings)
+    pair = initial_stack(network, config.seed, (0, 1), run.device)
+    state = start_training(pair, settings)
     size = state.weights.nbytes
     check_space(run.directory, memory_bytes=size, disk_bytes=8 * size)
     untrained = measure(network, data, state.weights, config)

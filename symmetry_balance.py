@@ -30,7 +30,7 @@ from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.metrics import accuracy, calibration_error, mean_nll
 from utils.methods.training import Diverged, TrainingSettings, TrainingState, start_training, train
 from utils.networks.mlp import MLP
-from utils.networks.network import Network
+from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for, network_for
 from utils.report.paper import conclude
@@ -51,7 +51,7 @@ from utils.symmetry.mass import (
     scalable_groups,
 )
 from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.rebasin import move
+from utils.symmetry.rebasin import rebase
 from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
@@ -170,11 +170,9 @@ def measure_cell(network: Network, data: Dataset, cell: Cell, config: BalanceCon
         cell.optimizer, cell.learning_rate, config.batch_size, cell.momentum,
         prior_precision=cell.weight_decay * len(data.train_labels),
     )  # fmt: skip
-    starts = [
-        network.initial_weights(generator(config.seed, "initial_weights", k))
-        for k in range(config.num_networks)
-    ]
-    state = start_training(torch.stack(starts).to(data.train_labels.device), settings)
+    device = data.train_labels.device
+    starts = initial_stack(network, config.seed, range(config.num_networks), device)
+    state = start_training(starts, settings)
     start = imbalance(network, state.weights)
     profiles = [profile(network, state.weights, start)]
     for _ in range(config.num_epochs):
@@ -245,7 +243,7 @@ def final_scores(network: Network, data: Dataset, weights: Tensor) -> dict[str, 
 
 def matched_barrier(network: Network, data: Dataset, first: Tensor, second: Tensor) -> float:
     """Return the test loss barrier half-way to the second network, rebased to the first."""
-    rebased = move(second, WeightMatcher(network, first)(second).transformation)
+    rebased = rebase(network, second, WeightMatcher(network, first)).weights
     line = Line(network, first, rebased, HALFWAY)
     losses = score(line, data.test_images, data.test_labels, data.train_images).loss
     return barrier(losses, HALFWAY)[1].item()

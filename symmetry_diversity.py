@@ -27,11 +27,11 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
 from utils.quality.correlation import pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
-from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images, ood_option
-from utils.quality.references import hmc_option, networks_option, reference_paths
+from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
+from utils.quality.references import ReferenceConfig, reference_paths
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
+from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.lookup import identify
 from utils.runs.progress import check_space, progress_bar
@@ -48,10 +48,7 @@ SIDES = ("inside", "outside")  # of the distribution that networks are trained o
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiversityConfig(Config):
-    networks: str = networks_option()
-    hmc: str = hmc_option()
-    ood: str | None = ood_option()
+class DiversityConfig(ReferenceConfig):
     num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
     num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)
     num_copies: int = option(10, "networks that are fine-tuned twice, at most", minimum=1)
@@ -72,7 +69,7 @@ class Pairs(NamedTuple):
 
 def main(config: DiversityConfig) -> None:
     device = choose_device(config.device)
-    paths = reference_paths(config, config.networks, config.hmc)
+    paths = reference_paths(config)
     inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

@@ -31,7 +31,7 @@ from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.normal_forms import KEYS
-from utils.symmetry.rebasin import move
+from utils.symmetry.rebasin import rebase
 from utils.symmetry.transformation import random_transformation
 from utils.symmetry.unit_order import largest_units, uniformity
 from utils.symmetry.weight_matching import WeightMatcher
@@ -107,7 +107,7 @@ def views_of(members: Members, name: str, seed: int) -> Iterator[tuple[str, Tens
     with progress_bar(len(rows), f"rebasin of {name}", unit="network") as bar:
         rebased = []
         for row in rows:
-            rebased.append(move(row, matcher(row).transformation))
+            rebased.append(rebase(members.network, row, matcher).weights)
             bar.update()
     yield VIEWS[2], torch.stack(rebased).view_as(members.weights)
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from papers.symmetry.paper import PAPER
 from utils.data.datasets import Dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
-from utils.networks.network import Network
+from utils.networks.network import Network, initial_stack
 from utils.networks.registry import network_and_data
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
@@ -91,11 +91,8 @@ def train_with_snapshots(
 ) -> Iterator[tuple[float, Tensor]]:
     """Yield the time in epochs and the weights [networks, d]."""
     images, labels, device = data.train_images, data.train_labels, data.train_labels.device
-    starts = [
-        network.initial_weights(generator(config.seed, "initial_weights", k))
-        for k in range(config.num_networks)
-    ]
-    state = start_training(torch.stack(starts).to(device), settings_of(config))
+    starts = initial_stack(network, config.seed, range(config.num_networks), device)
+    state = start_training(starts, settings_of(config))
     yield 0.0, state.weights
     shuffled = torch.randperm(len(labels), generator=generator(config.seed, "parts")).to(device)
     with progress_bar(config.num_epochs, "networks") as bar:

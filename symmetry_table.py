@@ -26,14 +26,13 @@ from utils.evaluation.evaluate import check_names, named_paths, open_candidate, 
 from utils.networks.network import Network
 from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
 from utils.quality.correlation import distances_and_scores, order_by_reference
-from utils.quality.forecasts import ImageSets, load_test_images, ood_option
+from utils.quality.forecasts import ImageSets, load_test_images
 from utils.quality.gold import published_predictions
 from utils.quality.references import (
     HMC,
     NETWORKS,
     Halves,
-    hmc_option,
-    networks_option,
+    ReferenceConfig,
     reference_paths,
     split_chains,
     split_networks,
@@ -41,7 +40,7 @@ from utils.quality.references import (
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
+from utils.runs.config import option
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.lookup import NONE, identify
@@ -57,18 +56,15 @@ KINDS = {HMC: "chain"}  # of runs, as reproduce.py calls them
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableConfig(Config):
+class TableConfig(ReferenceConfig):
     posteriors: list[str] = option(
         [], "posteriors to compare, each as NAME=PATH of a run; with several modes (--num_modes of "
         "train.py) each has two rows", metavar="NAME=PATH", changeable=True,
     )  # fmt: skip
-    networks: str = networks_option()
-    hmc: str = hmc_option()
     published: str = option(
         NONE, "published predictions of HMC for CIFAR10, to compare predictions with: probs.csv, "
         "download or none", metavar="FILE", changeable=True,
     )  # fmt: skip
-    ood: str | None = ood_option()
     num_samples: int = option(100, "samples of each row, at most", minimum=LEAST_SAMPLES)
     num_modes: int = option(10, "modes of a row with several", minimum=2)
     num_images: int | None = option(
@@ -111,7 +107,7 @@ def main(config: TableConfig) -> None:
 
 def find_inputs(config: TableConfig) -> dict[str, Path]:
     """Return the paths of both references and of all posteriors, by name."""
-    references = reference_paths(config, config.networks, config.hmc)
+    references = reference_paths(config)
     posteriors = named_paths(config, config.posteriors)
     check_names(posteriors)
     for name in (NETWORKS, HMC):

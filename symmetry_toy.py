@@ -75,7 +75,7 @@ def main(config: ToyConfig) -> None:
         "failed": int((accuracies(network, trained, points, classes) < LEARNT).sum()),
         "entropies": {name: bin_entropy(last_layer(network, each)) for name, each in views.items()},
         **summary_of(shapes_in(*(last_layer(network, views[name]) for name in PANELS[:2]))),
-        "tied": int((count_ties(network, scaled, "last_layer") > 0).sum()),
+        "tied": int((count_ties(network, scaled) > 0).sum()),
         "copies": compare_copies(order.permutations["h1"], views[PANELS[2]]),
     }
     shapes = {key: summary[key] for key in ("shape", "shape_errors")}

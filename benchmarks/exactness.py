@@ -24,10 +24,9 @@ from utils.evaluation.diagnostics import ess_mean
 from utils.methods.hmc.chains import transition
 from utils.methods.hmc.leapfrog import WayBack, leapfrog, way_back
 from utils.methods.hmc.mass import IDENTITY, MassMatrix
-from utils.methods.hmc.method import HMCConfig, build_potential
-from utils.methods.method import Problem, problem_of
+from utils.methods.hmc.method import HMC, HMCConfig, build_potential
+from utils.methods.method import Problem, set_up
 from utils.networks.network import Network
-from utils.networks.registry import network_and_data
 from utils.runs.files import save_json
 from utils.runs.progress import progress_bar
 from utils.runs.ranks import ALONE
@@ -50,8 +49,7 @@ class FinishedRun:
         names = {field.name for field in fields(HMCConfig)}
         settings = {name: value for name, value in stored.items() if name in names}
         self.config = HMCConfig(**settings | {"data_dir": str(data_dir), "device": "cpu"})
-        network, data = network_and_data(self.config, torch.device("cpu"))
-        self.problem = problem_of(self.config, network, data, "cpu")
+        self.problem = set_up(HMC(), self.config)
         self.samples = np.load(directory / "samples.npy", mmap_mode="r")
         trace = (directory / "trace.jsonl").read_text().splitlines()
         self.trace = [r for r in map(json.loads, trace) if not r["burnin"] and r["chain"] == 0]

@@ -31,7 +31,7 @@ def main() -> None:
         seconds = {}
         for force, count in STEPS.items():
             parts = ranks.part(images), ranks.part(labels)
-            target = Potential(MLP(tuple(problem["sizes"].tolist())), *parts, force, None, ranks)
+            target = Potential(MLP(tuple(problem["sizes"].tolist())), *parts, force, ranks=ranks)
             times = []
             leapfrog(
                 target, weights, momentum, float(problem["step_size"]),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from utils.data import datasets
 from utils.data.datasets import load_dataset
-from utils.methods import processes
+from utils.methods import method
 from utils.methods.hmc.record import ChainRecord
 
 import pytest
@@ -78,7 +78,7 @@ def few_test_images(monkeypatch):
         few = {"test_images": data.test_images[:100], "test_labels": data.test_labels[:100]}
         return dataclasses.replace(data, **few)
 
-    for module in (datasets, processes):
+    for module in (datasets, method):
         monkeypatch.setattr(module, "load_dataset", load)
 
 

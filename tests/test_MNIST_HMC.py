@@ -10,7 +10,6 @@ from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import method as hmc
 from utils.methods.hmc import record as record_module
 from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings, log_weights
-from utils.methods.hmc.neighbour_list import ListSettings
 from utils.methods.hmc.potential import Force
 from utils.methods.hmc.record import ChainRecord
 from utils.methods.method import Problem
@@ -29,12 +28,12 @@ import yaml
 
 @pytest.mark.parametrize("sharing", ["none", "data"])
 def test_neighbour_lists_are_as_they_were_asked_for(sharing):
-    config = hmc.HMCConfig(parallel=sharing, safe_margin=9.0, longest_sleep=7)
+    config = hmc.HMCConfig(parallel=sharing, safe_margin=9.0)
     images, labels = torch.rand(20, 6), torch.zeros(20, dtype=torch.int64)
     data = Dataset("toy", images, labels, images, labels)
     problem = Problem(MLP((6, 10)), data, Prior(), torch.device("cpu"))
     target = hmc.build_potential(config, problem, ALONE)
-    assert target.list_settings == ListSettings(9.0, 7)
+    assert target.safe_margin == 9.0
 
 
 def test_annealed_chains_are_weighed(script, tmp_path):

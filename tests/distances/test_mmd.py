@@ -4,9 +4,9 @@ import math
 
 from utils.distances.mmd import (
     FACTORS,
-    Gaussian5,
     distance,
     fit_width,
+    gaussian_kernel,
     inner_products,
     linear_kernel,
     mmd_squares,
@@ -34,7 +34,7 @@ def first_of(count: int, total: int) -> torch.Tensor:
 def test_kernels_are_those_of_a_double_loop():
     rows = normal(7, 5, 0, shift=1000.0).float()  # far from 0, where float32 would cancel
     squares = squared_distances(rows)
-    kernel = Gaussian5(3.0)(rows)
+    kernel = gaussian_kernel(rows, 3.0)
     for i in range(7):
         for j in range(7):
             square = (rows[i].double() - rows[j].double()).square().sum().item()
@@ -53,7 +53,7 @@ def test_the_width_is_the_median_of_pairs():
 
 
 def test_mmd_is_that_of_a_double_loop():
-    kernel = Gaussian5(2.0)(torch.cat([normal(4, 3, 0), normal(6, 3, 1)]))
+    kernel = gaussian_kernel(torch.cat([normal(4, 3, 0), normal(6, 3, 1)]), 2.0)
     within = [kernel[i, j] for i in range(4) for j in range(4) if i != j]
     beyond = [kernel[i, j] for i in range(4, 10) for j in range(4, 10) if i != j]
     across = [kernel[i, j] for i in range(4) for j in range(4, 10)]
@@ -79,7 +79,7 @@ def test_the_mean_is_the_closed_form(shift):
     values = []
     for seed in range(400):
         rows = torch.cat([normal(20, 1, 2 * seed), normal(20, 1, 2 * seed + 1, shift)])
-        kernel = Gaussian5(1.5)(rows)
+        kernel = gaussian_kernel(rows, 1.5)
         values.append(mmd_squares(kernel, first_of(20, 40), np.arange(40)).item())
     error = np.std(values) / 20
     assert np.mean(values) == pytest.approx(closed_form(shift, 1.5), abs=4 * error)
@@ -92,10 +92,10 @@ def test_false_alarms_and_planted_shifts():
     blocks = np.arange(40)
     for seed in range(100):
         rows = torch.cat([normal(20, 2, 2 * seed), normal(20, 2, 2 * seed + 1)])
-        alarms += distance(Gaussian5(2.0)(rows), 20, blocks, blocks, 99, random).p <= 0.05
+        alarms += distance(gaussian_kernel(rows, 2.0), 20, blocks, blocks, 99, random).p <= 0.05
     assert alarms <= 12
     rows = torch.cat([normal(20, 2, 0), normal(20, 2, 1, shift=1.5)])
-    found = distance(Gaussian5(2.0)(rows), 20, blocks, blocks, 99, random)
+    found = distance(gaussian_kernel(rows, 2.0), 20, blocks, blocks, 99, random)
     assert found.p == 0.01
     assert found.low < 0 < found.high < found.value
 
@@ -105,7 +105,7 @@ def test_correlated_modes_need_their_blocks():
     random, alarms = np.random.default_rng(1), {"rows": 0, "blocks": 0}
     for seed in range(30):
         rows = normal(20, 2, seed).repeat_interleave(10, 0)
-        kernel = Gaussian5(2.0)(rows)
+        kernel = gaussian_kernel(rows, 2.0)
         choices = {"rows": np.arange(200), "blocks": np.arange(200) // 10}
         for name, blocks in choices.items():
             alarms[name] += distance(kernel, 100, np.arange(200), blocks, 99, random).p <= 0.05
@@ -120,7 +120,7 @@ def test_pairs_of_one_mode_do_not_count():
     for seed in range(200):
         centres = normal(4, 2, 2 * seed + 1).repeat_interleave(10, 0)
         rows = torch.cat([normal(20, 2, 2 * seed), centres + 0.1 * normal(40, 2, 1000 + seed)])
-        kernel, first = Gaussian5(2.0)(rows), first_of(20, 60)
+        kernel, first = gaussian_kernel(rows, 2.0), first_of(20, 60)
         values["modes"].append(mmd_squares(kernel, first, modes).item())
         values["rows"].append(mmd_squares(kernel, first, np.arange(60)).item())
     error = np.std(values["modes"]) / math.sqrt(200)
@@ -135,7 +135,7 @@ def test_samples_of_the_only_mode_count_one_by_one():
 
 
 def test_few_blocks_have_no_null():
-    kernel = Gaussian5(1.0)(normal(12, 2, 0))
+    kernel = gaussian_kernel(normal(12, 2, 0), 1.0)
     result = distance(kernel, 6, np.arange(12), np.arange(12) // 2, 50, np.random.default_rng(0))
     assert np.isfinite(result.value)
     assert np.isnan(result.p)
@@ -152,9 +152,9 @@ def test_power_grows_with_the_planted_change():
     rows, random = normal(40, 3, 0), np.random.default_rng(0)
     powers = []
     for shift in (0.0, 2.0):
-        kernel = Gaussian5(6.0)(torch.cat([rows, rows + shift]))
+        kernel = gaussian_kernel(torch.cat([rows, rows + shift]), 6.0)
         blocks = np.arange(40)
-        null = distance(Gaussian5(6.0)(rows), 20, blocks, blocks, 200, random)
+        null = distance(gaussian_kernel(rows, 6.0), 20, blocks, blocks, 200, random)
         powers.append(power(kernel, np.arange(40), null.high, 50, random))
     assert powers[0] < 0.2
     assert powers[1] == 1
@@ -162,7 +162,7 @@ def test_power_grows_with_the_planted_change():
 
 
 def test_thresholds_are_one_sided():
-    kernel, blocks = Gaussian5(2.0)(normal(40, 2, 0)), np.arange(40)
+    kernel, blocks = gaussian_kernel(normal(40, 2, 0), 2.0), np.arange(40)
     found = distance(kernel, 20, blocks, blocks, 99, np.random.default_rng(3))
     masks = permuted(blocks, 20, 99, np.random.default_rng(3))
     null = mmd_squares(kernel, torch.from_numpy(masks), blocks).numpy()
@@ -177,6 +177,6 @@ def test_few_splits_are_all_taken():
     assert (masks[:, ::2] == masks[:, 1::2]).all()
     assert (masks.sum(1) == 10).all()
     rows = torch.cat([normal(10, 2, 0), normal(10, 2, 1, shift=5.0)])
-    found = distance(Gaussian5(2.0)(rows), 10, blocks, blocks, 99, random)
+    found = distance(gaussian_kernel(rows, 2.0), 10, blocks, blocks, 99, random)
     assert found.p == pytest.approx(3 / 253)
     assert len(splits(np.arange(20), 10, 99, random)) == 99

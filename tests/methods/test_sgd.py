@@ -9,7 +9,7 @@ import time
 
 from tests.conftest import run_all
 from utils.data.batches import Batches
-from utils.methods.processes import set_up
+from utils.methods.method import set_up
 from utils.methods.registry import METHODS
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP

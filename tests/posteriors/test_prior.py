@@ -57,13 +57,18 @@ def test_draws_have_the_priors_deviation():
         ({}, 1.0),
         ({"prior_std": 0.5, "weight_decay": None}, 0.5),
         ({"prior_std": 1.0, "weight_decay": 2e-4}, (60_000 * 2e-4) ** -0.5),
-        ({"prior_precision": 4.0}, 0.5),
         ({"weight_decay": 0.0}, math.inf),
     ],
     ids=str,
 )
 def test_settings_and_recorded_configs_name_the_same_prior(settings, std):
     assert prior_of(settings, MLP((4, 3)), 60_000).std == pytest.approx(std)
+
+
+def test_runs_with_a_prior_of_earlier_versions_are_refused():
+    assert prior_of({"prior_precision": None}, MLP((4, 3)), 10).std == 1
+    with pytest.raises(UserError, match="anew with prior_std"):
+        prior_of({"prior_precision": 4.0}, MLP((4, 3)), 10)
 
 
 def test_weight_decay_of_the_mean_loss_is_the_priors_gradient():

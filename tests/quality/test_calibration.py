@@ -72,8 +72,8 @@ def test_perfect_separation_and_certain_predictions_have_a_temperature():
 
 def test_equal_points_share_a_bin():
     values = torch.tensor([0.5, 0.9, 0.9, 0.9, 1.0, 1.0], dtype=torch.float64)
-    assert equal_mass(values, 3).tolist() == [0, 0, 0, 0, 2, 2]
-    assert equal_mass(values.flip(0), 3).tolist() == [2, 2, 0, 0, 0, 0]
+    assert equal_mass(values).tolist() == [0, 2, 2, 2, 10, 10]  # of 15 bins
+    assert equal_mass(values.flip(0)).tolist() == [10, 10, 2, 2, 2, 0]
 
 
 def test_errors_by_hand():

@@ -2,7 +2,7 @@
 
 import json
 
-from utils.distances.mmd import Gaussian5, distance, number_modes
+from utils.distances.mmd import distance, gaussian_kernel, number_modes
 from utils.networks.mlp import MLP
 from utils.posteriors.files import open_posterior
 from utils.posteriors.gaussian import Gaussian
@@ -111,6 +111,6 @@ def test_networks_beside_modes_hold_their_level(within):
         centres = torch.randn(10, 20, generator=random).repeat_interleave(4, 0)
         noise = torch.randn(40, 20, generator=random)
         samples = (1 - within) ** 0.5 * centres + within**0.5 * noise
-        kernel = Gaussian5(40.0)(torch.cat([torch.randn(49, 20, generator=random), samples]))
+        kernel = gaussian_kernel(torch.cat([torch.randn(49, 20, generator=random), samples]), 40.0)
         alarms += distance(kernel, 49, numbers, blocks, 99, np.random.default_rng(seed)).p <= 0.2
     assert 20 <= alarms <= 60

@@ -136,7 +136,6 @@ def test_a_stack_is_scaled_as_each_of_its_networks(network):
     for k, row in enumerate(weights):
         alone = minimum_mass(network, row).apply(row)
         torch.testing.assert_close(stacked.apply(weights)[k], alone, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(stacked.member(k).apply(row), alone, rtol=1e-10, atol=1e-12)
 
 
 def test_log_mass_is_strictly_convex_in_log_scales(network):

@@ -3,10 +3,9 @@
 import math
 from functools import partial
 
-from tests.networks.toy_networks import NETWORKS, inputs_for
+from tests.networks.toy_networks import NETWORKS
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.networks.registry import conv_network
 from utils.runs.errors import UserError
 from utils.symmetry.mass import minimum_mass
 from utils.symmetry.normal_forms import (
@@ -17,7 +16,6 @@ from utils.symmetry.normal_forms import (
     sort_units,
     unit_keys,
     unit_norm,
-    unit_variance,
 )
 from utils.symmetry.transformation import (
     Transformation,
@@ -55,8 +53,6 @@ def forms_of(network: Network, name: str, key: str):
         return (positive_signs, sorting)
     if name == "residual" or key == "norm":  # of unit norm all units would be tied
         return (minimum_mass, sorting)
-    if key == "mean":
-        return (partial(unit_variance, images=inputs_for(network).double()), sorting)
     return (unit_norm, sorting)
 
 
@@ -99,14 +95,12 @@ def test_single_weights_and_stacks_are_treated_alike():
 # ---- scales
 
 
-@pytest.mark.parametrize("biases", [False, True])
-def test_incoming_weights_have_norm_one(biases):
+def test_incoming_weights_have_norm_one():
     network = MLP((6, 8, 7, 3))
     weights = draw(network)
-    scaled = unit_norm(network, weights, biases=biases).apply(weights)
+    scaled = unit_norm(network, weights).apply(weights)
     for weight, bias in network.layers(scaled)[:-1]:
-        rows = torch.cat([weight, bias.unsqueeze(-1)], -1) if biases else weight
-        torch.testing.assert_close(rows.norm(dim=-1), torch.ones(3, len(bias[0])).double())
+        torch.testing.assert_close(weight.norm(dim=-1), torch.ones(3, len(bias[0])).double())
     tripled = unit_norm(network, weights, norm=3.0).apply(weights)
     norms = network.layers(tripled)[1][0].norm(dim=-1)
     torch.testing.assert_close(norms, torch.full_like(norms, 3))
@@ -116,43 +110,6 @@ def test_norm_one_is_refused_for_units_that_lead_back_to_themselves():
     network = NETWORKS["residual"]
     with pytest.raises(UserError, match="over residual connections"):
         unit_norm(network, draw(network))
-
-
-@pytest.mark.parametrize("name", ["deep relu", "grouped", "residual"])
-def test_activations_have_variance_one(name):
-    network, images = NETWORKS[name], inputs_for(NETWORKS[name], 2500).double()
-    (weights,) = draw(network, 1)
-    scaled = unit_variance(network, weights, images).apply(weights)
-    before, after = (network.activations(each, images) for each in (weights, scaled))
-    for name, values in after.items():
-        axes = [0, *range(1 + len(network.units(name)), values.dim())]
-        variance = values.var(axes, correction=0)
-        alive = before[name].var(axes) > 0
-        torch.testing.assert_close(variance, alive.double(), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("name", ["lenet", "optunet"])
-def test_networks_with_constant_units_have_one_form_of_unit_variance(name):
-    """Some units are always off, some always the same, some have no weights at all."""
-    network = conv_network(name)
-    images = inputs_for(network, 20).double()
-    (weights,) = draw(network, 1)
-    if name == "lenet":
-        for into, bias in zip(network.slots[:8:2], network.slots[1:8:2], strict=True):
-            bias.of(weights)[:3] = torch.tensor([-1e3, 0.1, 0])
-            into.of(weights)[1:3] = 0
-    else:
-        second = network.slots[1].of(weights)
-        second[0, 0], second[0, 1] = -1, 0
-    form = partial(unit_variance, images=images)
-    members = torch.stack([
-        Transformation(network, log_scales=planted.log_scales).apply(weights)
-        for planted in (random_transformation(network, random(k)) for k in range(3))
-    ])  # fmt: skip
-    normal = form(network, members).apply(members)
-    expected = form(network, weights).apply(weights)
-    torch.testing.assert_close(normal, expected.expand_as(normal), rtol=1e-9, atol=1e-11)
-    check_same_function(network, members, normal)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -207,14 +164,14 @@ def test_blocks_are_sorted_with_what_they_contain():
 def test_equal_units_are_counted_and_stay_in_their_order():
     network = MLP((6, 5, 3))
     weights = draw(network, 2)
-    (w1, _), _ = network.layers(weights)
+    (w1, _), (w2, _) = network.layers(weights)
     w1[1, 3] = w1[1, 0]
     w1[1, 4] = -w1[1, 0]
-    assert count_ties(network, weights, "norm").tolist() == [0, 3]
-    assert count_ties(network, weights, "mean").tolist() == [0, 2]
-    scaled = unit_norm(network, weights).apply(weights)
-    assert count_ties(network, scaled, "norm").tolist() == [5, 5]
-    assert count_ties(network, weights[1], "last_layer").item() == 0
+    assert count_ties(network, weights).tolist() == [0, 0]
+    w2[1, 0, 3] = w2[1, 0, 0]
+    assert count_ties(network, weights).tolist() == [0, 2]
+    w2[1, :, 4] = w2[1, :, 0]
+    assert count_ties(network, weights[1]).item() == 3
     order = sort_units(network, weights, "norm").permutations["h1"][1].tolist()
     assert [unit for unit in order if unit in (0, 3, 4)] == [0, 3, 4]
 
@@ -245,12 +202,6 @@ def test_sorting_before_other_forms_is_refused(form):
 def test_norms_that_no_weights_have_are_refused(norm):
     with pytest.raises(UserError, match="give a number above 0"):
         unit_norm(NETWORKS["relu"], draw(NETWORKS["relu"]), norm)
-
-
-@pytest.mark.parametrize("shape", [(0, 6), (5, 7), (6,)])
-def test_variance_over_no_images_or_those_of_other_networks_is_refused(shape):
-    with pytest.raises(UserError, match=r"give at least one, \[N, 6\]"):
-        unit_variance(NETWORKS["relu"], draw(NETWORKS["relu"]), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("form", [*SCALINGS.values(), sort_units])

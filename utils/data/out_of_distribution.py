@@ -60,10 +60,11 @@ CORRUPTIONS = {  # name: function and its amount at strengths 1 to 5
 }
 
 
-def corrupt(images: Tensor, corruption: str, strength: int, seed: int) -> Tensor:
+def corrupt(images: Tensor, corruption: str, strength: int) -> Tensor:
     """Return corrupted uint8 images [N, C, H, W].
 
-    All strengths use the same random numbers, so that only the amount differs.
+    All strengths use the same random numbers, whatever a run's seed, so that only the amount
+    differs.
     """
     if corruption not in CORRUPTIONS:
         raise UserError(f"Unknown corruption {corruption!r}; there are: {', '.join(CORRUPTIONS)}.")
@@ -72,7 +73,7 @@ def corrupt(images: Tensor, corruption: str, strength: int, seed: int) -> Tensor
         raise UserError(f"The strength of {corruption} is 1 to {len(amounts)}, not {strength}.")
     chunks = []
     for number, chunk in enumerate(images.cpu().split(CHUNK)):
-        random = generator(seed, "corruption", corruption, number)
+        random = generator(0, "corruption", corruption, number)
         corrupted = function(chunk / 255, amounts[strength - 1], random)
         chunks.append((255 * corrupted.clamp(0, 1)).round().to(torch.uint8))
     return torch.cat(chunks).to(images.device)
@@ -103,7 +104,7 @@ def load_other_images(
     corrupted = re.fullmatch(r"(.+)-([a-z]+)-(\d+)", name)
     images, *_ = load_part(corrupted[1] if corrupted else name, "test", data_dir)
     if corrupted:
-        images = corrupt(images, corrupted[2], int(corrupted[3]), seed=0)
+        images = corrupt(images, corrupted[2], int(corrupted[3]))
     return OtherImages(name, as_shape(images, image_shape))
 
 

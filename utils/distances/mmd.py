@@ -44,14 +44,10 @@ def squared_distances(features: Tensor) -> Tensor:
     return distances.fill_diagonal_(0)
 
 
-class Gaussian5(NamedTuple):
-    """The sum of Gaussian kernels around the squared width h²."""
-
-    width: float
-
-    def __call__(self, features: Tensor) -> Tensor:
-        squares = squared_distances(features)
-        return sum((squares / (-2 * factor * self.width)).exp() for factor in FACTORS)
+def gaussian_kernel(features: Tensor, width: float) -> Tensor:
+    """Return the sum of Gaussian kernels around the squared width h²."""
+    squares = squared_distances(features)
+    return sum((squares / (-2 * factor * width)).exp() for factor in FACTORS)
 
 
 def linear_kernel(features: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ reference. Distances in `canonical` and `rebased` are what paper B calls NS.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from utils.distances.mmd import Gaussian5, fit_width, linear_kernel
+from utils.distances.mmd import fit_width, gaussian_kernel, linear_kernel
 from utils.distances.units import fit_unit_features, without_scales
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -49,11 +50,11 @@ def fit_spaces(
     views = {"weights": lambda weights: weights}
     if network.groups:
         views["canonical"] = lambda weights: canonical(network, weights)
-        views["rebased"] = Rebase(network, canonical(network, anchor[None])[0])
+        views["rebased"] = partial(rebased, network, canonical(network, anchor[None])[0])
     views["inside"] = lambda weights: root_probabilities(network, weights, inside)
     views["outside"] = lambda weights: root_probabilities(network, weights, outside)
     spaces = [
-        Space(name, features, Gaussian5(fit_width(features(half))))
+        Space(name, features, partial(gaussian_kernel, width=fit_width(features(half))))
         for name, features in views.items()
     ]
     if network.groups:
@@ -67,20 +68,14 @@ def canonical(network: Network, weights: Tensor) -> Tensor:
     return sort_units(network, lightest).apply(lightest)
 
 
-@dataclass(frozen=True)
-class Rebase:
-    """Matches the units of canonical networks to those of an anchor [d].
+def rebased(network: Network, anchor: Tensor, weights: Tensor) -> Tensor:
+    """Return canonical networks with their units matched to those of an anchor [d].
 
     The search for a match depends on its start, so equal functions must start alike.
     """
-
-    network: Network
-    anchor: Tensor
-
-    def __call__(self, weights: Tensor) -> Tensor:
-        matcher = WeightMatcher(self.network, self.anchor)
-        starts = canonical(self.network, weights)
-        return torch.stack([rebase(self.network, each, matcher).weights for each in starts])
+    matcher = WeightMatcher(network, anchor)
+    starts = canonical(network, weights)
+    return torch.stack([rebase(network, each, matcher).weights for each in starts])
 
 
 def root_probabilities(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:

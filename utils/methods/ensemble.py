@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from utils.methods.method import Method, Problem, Scores, test_scores
+from utils.methods.method import Problem, Scores, scores_on
 from utils.methods.settings import PriorConfig
-from utils.methods.training import TrainingState, settings_of, start_training, train
+from utils.methods.training import TrainedMethod, TrainingState, settings_of, train
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import Points
 from utils.report.figures import ORANGE, Look
 from utils.runs.config import TrainingConfig, option
-from utils.runs.errors import UserError
 
 import torch
 
@@ -22,20 +21,9 @@ class EnsembleConfig(TrainingConfig, PriorConfig):
     num_members: int = option(5, "networks in the ensemble", minimum=1)
     optimizer: str = option("Adam", "optimiser of every member", choices=("SGD", "Adam"))
     batch_size: int = option(100, "images per step", minimum=1)
-    prior_precision: float | None = option(
-        None, "precision 1/σ² of the prior, instead of prior_std; 0: no prior", minimum=0
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.prior_precision is not None and (self.prior_std, self.weight_decay) != (1.0, None):
-            raise UserError(
-                "A posterior has one prior: give one of --prior_std, --weight_decay and "
-                "--prior_precision."
-            )
 
 
-class Ensemble(Method):
+class Ensemble(TrainedMethod):
     name, kind, title = "ensemble", "ensemble", "ensemble"
     look = Look(ORANGE, "--", "s")
     Config = EnsembleConfig
@@ -45,10 +33,6 @@ class Ensemble(Method):
 
     def stream(self, mode: int):
         return mode
-
-    def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
-        weights = self.initial_weights(problem, config, modes)
-        return start_training(weights, settings_of(config, problem.prior.precision))
 
     def step(self, problem: Problem, state: TrainingState, config) -> tuple:
         network, data, first = problem.network, problem.data, state.epoch
@@ -62,9 +46,8 @@ class Ensemble(Method):
             for epoch, loss in enumerate(losses.tolist(), start=first + 1)
         ]
         probabilities = mean_probabilities(network, state.weights, data.test_images)
-        test_accuracy, test_nll = test_scores(probabilities, data)
-        scores = {"epoch": state.epoch, "test_accuracy": test_accuracy, "test_nll": test_nll}
-        return state, [*records, scores]
+        scores = scores_on("test", probabilities, data.test_labels)
+        return state, [*records, {"epoch": state.epoch} | scores]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
         return Points(state.weights, problem.network)
@@ -72,18 +55,17 @@ class Ensemble(Method):
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         """Score the average prediction, and every member alone."""
         network, data = problem.network, problem.data
-        average = mean_probabilities(network, posterior, data.test_images)
+        images, labels = data.test_images, data.test_labels
+        whole = scores_on("test", mean_probabilities(network, posterior, images), labels)
         members = [
-            test_scores(class_probabilities(network, member, data.test_images), data)
+            scores_on("member_test", class_probabilities(network, member, images), labels)
             for member in posterior
         ]
-        whole = test_scores(average, data)
-        rows = [["ensemble", *whole], *([f"member {k}", *one] for k, one in enumerate(members))]
+        alone = ([f"member {k}", *one.values()] for k, one in enumerate(members))
+        rows = [["ensemble", *whole.values()], *alone]
         summary = {
-            "test_accuracy": whole[0],
-            "test_nll": whole[1],
-            "member_test_accuracy": [share for share, _ in members],
-            "member_test_nll": [nll for _, nll in members],
+            **whole,
+            **{name: [one[name] for one in members] for name in members[0]},
             "mean_squared_weight": torch.stack(list(posterior)).double().square().mean().item(),
         }
         return Scores(summary, rows)

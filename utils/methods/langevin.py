@@ -9,20 +9,10 @@ h = learning rate / N, a momentum β and z ~ N(0, I), a step is
 This is SGHMC in the form of Chen et al. (2014, eq. 15), with η = h, α = 1 − β and no estimate of
 the gradients' noise. With β = 0 it is SGLD (Welling and Teh 2011) with the step size ε = 2h. At
 T = 0 it is SGD on the mean cross-entropy with weight decay, so learning rate and momentum mean the
-same as there.
+same as there. docs/methods.md has its errors, and cyclical steps (Zhang et al. 2020).
 
-The noise of minibatches, of variance σ², is not corrected for. With a Gaussian target of curvature
-a, positions are an autoregression of order 2, and the steps leave the variance
-
-    (T + h σ² / (2 (1 − β))) / (a (1 − h a / (2 (1 + β))))
-
-instead of T/a. The first error shows in the velocities: (1 + β) v² / (2h) is T on average where
-gradients are exact and h is small. Its average is recorded as their temperature where steps are
-constant: velocities lag behind steps that change.
-
-Steps are constant, or cyclical (Zhang et al. 2020): in each cycle the learning rate falls to 0 as a
-cosine. The beginning of a cycle, the exploration, is without noise. Samples are collected in its
-rest.
+The temperature of the velocities, (1 + β) v² / (2h), is T on average where gradients are exact and
+h is small. It is recorded where steps are constant: velocities lag behind steps that change.
 """
 
 import math

@@ -36,7 +36,7 @@ from utils.methods.curvature import (
     last_layer_ggn,
     trained_places,
 )
-from utils.methods.method import Problem, Scores, test_scores
+from utils.methods.method import Problem, Scores, scores_on
 from utils.methods.training import RecipeConfig, TrainedMethod, epoch_record
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
@@ -137,17 +137,17 @@ class Laplace(TrainedMethod):
         if isinstance(posterior, Mixture):
             modes = [mode.mean.to(problem.device) for mode in posterior.components]
             average = sum(class_probabilities(network, m, data.test_images) for m in modes)
-            rows.append(["modes", *test_scores(average / len(modes), data)])
-            summary = dict(zip(("mode_test_accuracy", "mode_test_nll"), rows[0][1:], strict=True))
+            summary = scores_on("mode_test", average / len(modes), data.test_labels)
+            rows.append(["modes", *summary.values()])
         if config.linearised:
             predictions = linearised_predictions(
                 posterior, data.test_images, config.num_draws,
                 generator(config.seed, "drawn_logits"),
             )  # fmt: skip
             for name, probabilities in predictions.items():
-                hits, nll = test_scores(probabilities, data)
-                rows.append([f"linearised, {name}", hits, nll])
-                summary |= {f"{name}_test_accuracy": hits, f"{name}_test_nll": nll}
+                own = scores_on(f"{name}_test", probabilities, data.test_labels)
+                rows.append([f"linearised, {name}", *own.values()])
+                summary |= own
         facts = facts_of(newest)
         summary = scores.summary | summary | facts
         return Scores(summary, [*scores.rows, *rows], remarks(facts, problem, config))
@@ -156,13 +156,8 @@ class Laplace(TrainedMethod):
 # ---- the fit
 
 
-class LaplaceFit(NamedTuple):
-    posterior: Posterior
-    facts: dict[str, float]  # of FACTS
-
-
-def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
-    """Return the Gaussian at a mode [d]."""
+def fit(problem: Problem, weights: Tensor, config) -> tuple[Posterior, dict[str, float]]:
+    """Return the Gaussian at a mode [d], and its FACTS."""
     stds = torch.as_tensor(problem.prior.std, dtype=torch.float64, device=weights.device)
     stds = stds.expand(len(weights))
     blocks, facts = without_negative(curvature_at(problem, weights, stds, config), config)
@@ -181,7 +176,7 @@ def fit(problem: Problem, weights: Tensor, config) -> LaplaceFit:
     facts["log_marginal_likelihood"] = log_likelihood + log_occam(values, square, factor)
     facts["prior_scale"] = factor**-0.5
     scales = torch.where(stds.isfinite(), stds, 0) * problem.temperature**0.5
-    return LaplaceFit(gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts)
+    return gaussian(problem.network, weights, blocks, factor, scales.to(weights)), facts
 
 
 def curvature_at(problem: Problem, weights: Tensor, stds: Tensor, config) -> list[Curvature]:

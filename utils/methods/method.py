@@ -5,21 +5,24 @@ them: it opens, resumes, logs, checkpoints, scores and finishes the run.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from utils.data.batches import Batches
-from utils.data.datasets import Dataset, network_inputs
+from utils.data.datasets import Dataset, load_dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.networks.network import Network
+from utils.methods.settings import AugmentationConfig
+from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import inputs_for, network_for
 from utils.posteriors.gaussian import Gaussian, elbo_estimates, log_likelihood
 from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
 from utils.report.figures import Look
+from utils.runs.compute import choose_device
 from utils.runs.errors import UserError
 from utils.runs.seeding import generator
 from utils.runs.wording import plural
@@ -95,9 +98,8 @@ class Method:
 
     def initial_weights(self, problem: Problem, config, modes: Sequence[int]) -> Tensor:
         """Draw where each mode starts, [modes, d]."""
-        streams = [generator(config.seed, "initial_weights", self.stream(mode)) for mode in modes]
-        weights = [problem.network.initial_weights(stream) for stream in streams]
-        return torch.stack(weights).to(problem.device)
+        streams = map(self.stream, modes)
+        return initial_stack(problem.network, config.seed, streams, problem.device)
 
     def init(self, problem: Problem, config, modes: Sequence[int]):
         """Return the state of a group of modes before the first step."""
@@ -121,13 +123,14 @@ class Method:
         """
         data, network = problem.data, problem.network
         average = predict(problem, posterior, config, data.test_images)
-        rows = [[plural(num_draws(posterior, config), "draw"), *test_scores(average, data)]]
-        summary = dict(zip(("test_accuracy", "test_nll"), rows[0][1:], strict=True))
+        summary = scores_on("test", average, data.test_labels)
+        rows = [[plural(num_draws(posterior, config), "draw"), *summary.values()]]
         if posterior.mean is not None:
             mean = posterior.mean.to(problem.device)
             probabilities = class_probabilities(network, mean, data.test_images)
-            rows.append(["μ", *test_scores(probabilities, data)])
-            summary |= dict(zip(("mean_test_accuracy", "mean_test_nll"), rows[1][1:], strict=True))
+            own = scores_on("mean_test", probabilities, data.test_labels)
+            rows.append(["μ", *own.values()])
+            summary |= own
         return Scores(summary, rows)
 
     def figure(self, source: Path):
@@ -135,23 +138,39 @@ class Method:
         return figures.training(source)
 
 
-def problem_of(config, network: Network, data: Dataset, device, batches=None) -> Problem:
-    """Return the posterior that a `PriorConfig` describes; other settings say nothing of it."""
-    prior = prior_of(asdict(config), network, len(data.train_labels), device)
-    return Problem(network, data, prior, device, batches, getattr(config, "temperature", 1.0))
-
-
-def refuse_batch_norm(method: Method, network: Network) -> None:
+def set_up(method: Method, config) -> Problem:
+    """Return the posterior that a method is to approximate with these settings."""
+    device = choose_device(config.device)
+    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid)
+    images = images.to(device)
+    network = network_for(config, images)
     if network.has_buffers and not method.takes_batch_norm:
         raise UserError(
             f"{method.title} cannot take {network.name}, whose batch normalisation makes the loss "
             f"of an image depend on its batch: choose another --network, such as resnet20_frn."
         )
+    batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
+    if batches is None:
+        inputs = inputs_for(network, images)
+    else:
+        pixels = images.train_images
+        inputs = inputs_for(network, replace(images, train_images=pixels[:0]))
+        inputs = replace(inputs, train_images=pixels)
+    return problem_of(config, network, inputs, device, batches)
 
 
-def test_scores(probabilities: Tensor, data: Dataset) -> tuple[float, float]:
-    """Return accuracy and NLL on the test images."""
-    return accuracy(probabilities, data.test_labels), mean_nll(probabilities, data.test_labels)
+def problem_of(config, network: Network, data: Dataset, device, batches=None) -> Problem:
+    """Return the posterior of a network on inputs, with the prior and temperature of a config."""
+    prior = prior_of(asdict(config), network, len(data.train_labels), device)
+    return Problem(network, data, prior, device, batches, config.temperature)
+
+
+def scores_on(part: str, probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return accuracy and NLL under the names that begin with `part`."""
+    return {
+        f"{part}_accuracy": accuracy(probabilities, labels),
+        f"{part}_nll": mean_nll(probabilities, labels),
+    }
 
 
 def scores_along(problem: Problem, weights: Tensor, epoch: int, config) -> dict[str, float]:
@@ -163,8 +182,7 @@ def scores_along(problem: Problem, weights: Tensor, epoch: int, config) -> dict[
     if epoch % max(config.num_epochs // MOST_SCORED, 1) and epoch < config.num_epochs:
         return {}
     probabilities = class_probabilities(problem.network, weights, problem.data.test_images)
-    test_accuracy, test_nll = test_scores(probabilities, problem.data)
-    return {"test_accuracy": test_accuracy, "test_nll": test_nll}
+    return scores_on("test", probabilities, problem.data.test_labels)
 
 
 def num_draws(posterior: Posterior, config) -> int:
@@ -193,7 +211,7 @@ def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str
     scores = {}
     if problem.data.valid_labels is not None:
         average = predict(problem, posterior, config, problem.data.valid_images)
-        scores = valid_scores(average, problem.data)
+        scores = scores_on("valid", average, problem.data.valid_labels)
     modes = posterior.components if isinstance(posterior, Mixture) else [posterior]
     if all(isinstance(mode, Gaussian) and (mode.std > 0).all() for mode in modes):
         streams = [generator(config.seed, "elbo", number) for number in range(len(modes))]
@@ -202,14 +220,6 @@ def selection_scores(problem: Problem, posterior: Posterior, config) -> dict[str
         scores["elbo"] = fmean(each.mean().item() for each in bounds)
         scores["elbo_error"] = sum(errors) ** 0.5 / len(bounds)
     return scores
-
-
-def valid_scores(probabilities: Tensor, data: Dataset) -> dict[str, float]:
-    labels = data.valid_labels
-    return {
-        "valid_accuracy": accuracy(probabilities, labels),
-        "valid_nll": mean_nll(probabilities, labels),
-    }
 
 
 def gaussian_elbos(problem: Problem, posterior: Gaussian, random: torch.Generator) -> Tensor:

@@ -14,16 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.data.datasets import load_dataset
-from utils.methods.method import Method, Problem, problem_of, refuse_batch_norm
-from utils.methods.settings import AugmentationConfig
-from utils.networks.registry import inputs_for, network_for
+from utils.methods.method import Method, Problem, set_up
 from utils.posteriors.posterior import Posterior, mode_directory
-from utils.runs.compute import choose_device, choose_matmul
+from utils.runs.compute import choose_matmul
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.jobs import end_with_parent
@@ -58,23 +54,6 @@ def mode_groups(method: Method, config, directory: Path) -> list[ModeGroup]:
     if len(modes) == 1:
         return [ModeGroup(directory, modes[0])]
     return [ModeGroup(mode_directory(directory, k), group) for k, group in enumerate(modes)]
-
-
-def set_up(method: Method, config) -> Problem:
-    """Return the posterior that a method is to approximate with these settings."""
-    device = choose_device(config.device)
-    images = load_dataset(config.dataset, config.data_dir, config.num_train, config.num_valid)
-    images = images.to(device)
-    network = network_for(config, images)
-    refuse_batch_norm(method, network)
-    batches = config.batches(images, network) if isinstance(config, AugmentationConfig) else None
-    if batches is None:
-        inputs = inputs_for(network, images)
-    else:
-        pixels = images.train_images
-        inputs = inputs_for(network, replace(images, train_images=pixels[:0]))
-        inputs = replace(inputs, train_images=pixels)
-    return problem_of(config, network, inputs, device, batches)
 
 
 # ---- in the first process

@@ -1,7 +1,7 @@
 """SGLD, SGHMC and snapshot ensembles: three settings of the steps of `utils.methods.langevin`.
 
 SGLD (Welling and Teh 2011) has no momentum, SGHMC (Chen et al. 2014) has one. How exact they are is
-described there.
+in docs/methods.md.
 
 A snapshot ensemble is the networks at the ends of cycles of one training (Huang et al. 2017). SGD
 with momentum starts each cycle at the full learning rate, which then falls to 0 as a cosine, step

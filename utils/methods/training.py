@@ -144,7 +144,7 @@ def train(
 
 
 class TrainedMethod(Method):
-    """A method that trains networks as a `RecipeConfig` says, an epoch in each step."""
+    """A method that trains networks as its config says, such as a `RecipeConfig`."""
 
     def init(self, problem: Problem, config, modes: Sequence[int]) -> TrainingState:
         start = start_training(self.initial_weights(problem, config, modes), settings_of(config))

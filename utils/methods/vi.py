@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from utils.data.batches import data_order
+from utils.data.batches import PlainBatches
 from utils.methods.method import Method, Problem, Scores, scores_along
 from utils.methods.settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
@@ -79,13 +79,14 @@ def train_vi_epoch(problem: Problem, state: VIState, config) -> tuple[VIState, f
     rows = min(batch_size, num_points)
     find_gradient = problem.network.gradient(weights[None], mean_gradient[None], rows)
     total_nll = torch.zeros((), dtype=torch.float64, device=images.device)
-    order = data_order(num_points, seed, stream or "vi", state.epoch).to(images.device)
-    for indices in order.split(batch_size):
+    source = PlainBatches(images, labels)
+    feed = source.epoch(batch_size, seed=seed, streams=[stream or "vi"], epoch=state.epoch)
+    for inputs, classes in feed:
         torch.exp(log_std, out=std)
         noise.normal_(generator=noise_stream)
         torch.addcmul(mean, std, noise, out=weights)
-        scale = num_points / len(indices) / problem.temperature
-        nll = find_gradient(images[indices][None], labels[indices][None], scale=scale, keep=0)
+        scale = num_points / classes.shape[1] / problem.temperature
+        nll = find_gradient(inputs, classes, scale=scale, keep=0)
         total_nll += nll.sum()
         # ∂/∂log σ = (g ε + σ/s²) σ − 1 and ∂/∂μ = g + μ/s², where g is the likelihood's gradient
         torch.mul(std, prior.precision, out=weights)  # done with until the next step

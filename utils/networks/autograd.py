@@ -1,11 +1,10 @@
 """What gradients need to know of a network, and gradients of any network by autograd.
 
-Full-batch gradients pass over a fixed data set, some rows at a time (`DataPasses`). Training needs
-the gradients of stacks of networks on batches.
+Full-batch gradients pass over a fixed data set, some rows at a time (`AutogradPasses`). Training
+needs the gradients of stacks of networks on batches.
 """
 
 import math
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,24 +13,34 @@ from torch import Tensor
 MOMENTUM = 0.1  # how far a training step moves running statistics towards those of its batch
 
 
-class DataPasses(Protocol):
-    """Made once per data set by `network.data_passes(images)`.
+class AutogradPasses:
+    """Data passes for any network that has `outputs(weights, images)`, made once per data set.
 
-    A gradient takes one `begin`, a `forward` and a `backward` for each chunk of rows, and one
-    `finish`. An implementation may compute everything in buffers that it uses again: logits are
-    valid until the next `forward`.
+    `MLPPasses` and `KernelPasses` have the same methods. A gradient takes one `begin`, a `forward`
+    and a `backward` for each chunk of rows, and one `finish`. Logits are valid until the next
+    `forward`: others compute in buffers that they use again.
+
+    A backward pass over active rows makes their forward pass a second time. That pays because
+    Potential chooses rows only where at most 70 % are active, and usually few are.
     """
 
-    chunk_rows: int  # the most rows of one forward pass
-    flops: float  # floating-point operations of its largest matrix product; infinity if unknown
+    chunk_rows = 1000  # the most rows of one forward pass
+    flops = math.inf  # floating-point operations of the largest matrix product; infinity if unknown
+
+    def __init__(self, network, images: Tensor):
+        self._outputs, self._images = network.outputs, images
 
     def begin(self, weights: Tensor, gradient: Tensor) -> None:
         """Bind the weights [d], and set the gradient [d] to zero."""
-        ...
+        self._weights = weights.detach().requires_grad_()  # shares its memory with `weights`
+        self._gradient = gradient.zero_()
 
     def forward(self, rows: slice | Tensor) -> Tensor:
         """Return the logits [n, classes] of the images at these rows."""
-        ...
+        self._inputs = self._images[rows]
+        with torch.enable_grad():
+            self._logits = self._outputs(self._weights, self._inputs)
+        return self._logits.detach()
 
     def backward(self, errors: Tensor, active: Tensor | None = None) -> None:
         """Add the gradient whose derivatives by the logits of the last forward pass are `errors`.
@@ -39,37 +48,6 @@ class DataPasses(Protocol):
         With `active`, an index into that pass's rows, errors [len(active), classes] are given
         for these rows only and all others are zero.
         """
-        ...
-
-    def finish(self) -> None:
-        """Complete the gradient."""
-        ...
-
-
-class AutogradPasses:
-    """Data passes by autograd, for any network that has `outputs(weights, images)`.
-
-    A backward pass over active rows makes their forward pass a second time. That pays because
-    Potential chooses rows only where at most 70 % are active, and usually few are.
-    """
-
-    chunk_rows = 1000
-    flops = math.inf
-
-    def __init__(self, network, images: Tensor):
-        self._outputs, self._images = network.outputs, images
-
-    def begin(self, weights: Tensor, gradient: Tensor) -> None:
-        self._weights = weights.detach().requires_grad_()  # shares its memory with `weights`
-        self._gradient = gradient.zero_()
-
-    def forward(self, rows: slice | Tensor) -> Tensor:
-        self._inputs = self._images[rows]
-        with torch.enable_grad():
-            self._logits = self._outputs(self._weights, self._inputs)
-        return self._logits.detach()
-
-    def backward(self, errors: Tensor, active: Tensor | None = None) -> None:
         logits = self._logits
         if active is not None:
             with torch.enable_grad():
@@ -78,6 +56,7 @@ class AutogradPasses:
         self._gradient.add_(gradient)
 
     def finish(self) -> None:
+        """Complete the gradient."""
         self._inputs = self._logits = None  # and with them the graph
 
 

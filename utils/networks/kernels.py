@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from utils.networks import native
-from utils.networks.autograd import DataPasses
+from utils.networks.autograd import AutogradPasses
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.mlp_gradients import softmax_errors
 from utils.networks.native import LANES, Buffer, address
@@ -77,7 +77,7 @@ class KernelGradient:
 
 
 class KernelPasses:
-    """`autograd.DataPasses` by a kernel. Every process computes on one thread."""
+    """`AutogradPasses` by a kernel. Every process computes on one thread."""
 
     chunk_rows = 512  # what the backward pass needs of these stays in the processor's cache
     flops = 0.0
@@ -134,7 +134,7 @@ class CompiledNetwork(ConvNetwork):
             return super().gradient(weights, gradient, rows)
         return KernelGradient(kernel, weights, gradient)
 
-    def data_passes(self, images: Tensor) -> DataPasses:
+    def data_passes(self, images: Tensor) -> AutogradPasses | KernelPasses:
         kernel = self._kernel_for(images)
         return super().data_passes(images) if kernel is None else KernelPasses(kernel, images)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from utils.networks.autograd import AutogradGradient, DataPasses
+from utils.networks.autograd import AutogradGradient, AutogradPasses
 from utils.networks.layers import linear_map
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient, MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
@@ -128,7 +128,7 @@ class MLP(Network):
             return MLPGradient(self, weights, gradient, rows)
         return AutogradGradient(self, weights, gradient)
 
-    def data_passes(self, images: Tensor) -> DataPasses:
+    def data_passes(self, images: Tensor) -> AutogradPasses | MLPPasses:
         closed_form = self.activation in CLOSED_FORM
         return MLPPasses(self, images) if closed_form else super().data_passes(images)
 

@@ -116,7 +116,7 @@ def softmax_errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MLPPasses:
-    """`autograd.DataPasses` by `Backprop`, with a first layer fitted to the images."""
+    """`AutogradPasses` by `Backprop`, with a first layer fitted to the images."""
 
     chunk_rows = CHUNK_ROWS
 

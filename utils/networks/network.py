@@ -7,14 +7,15 @@ labels follow all symmetries of the network: see `utils.symmetry.transformation`
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.networks.autograd import AutogradPasses, DataPasses
+from utils.networks.autograd import AutogradPasses
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
+from utils.runs.seeding import generator
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class Network:
         """Yield the traces of (1 − λ) first + λ second for every λ in `fractions`."""
         return (self.trace(torch.lerp(first, second, at), images) for at in fractions)
 
-    def data_passes(self, images: Tensor) -> DataPasses:
+    def data_passes(self, images: Tensor) -> AutogradPasses:
         """Return passes over these images for full-batch gradients of one network."""
         return AutogradPasses(self, images)
 
@@ -191,3 +192,11 @@ def lay_out(*slots: Slot) -> tuple[Slot, ...]:
         placed.append(slot._replace(start=start))
         start += slot.size
     return tuple(placed)
+
+
+def initial_stack(
+    network: Network, seed: int, streams: Iterable[Hashable], device: torch.device
+) -> Tensor:
+    """Draw where networks start [K, d]; each has a random stream of its own."""
+    random = [generator(seed, "initial_weights", stream) for stream in streams]
+    return torch.stack([network.initial_weights(each) for each in random]).to(device)

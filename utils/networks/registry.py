@@ -44,8 +44,7 @@ def network_for(config, data) -> Network:
 
 def network_and_data(config, device: torch.device) -> tuple[Network, Dataset]:
     """Return the network that a script's config describes, and its data set as it takes it."""
-    num_valid = getattr(config, "num_valid", 0)  # a setting of methods alone
-    data = load_dataset(config.dataset, config.data_dir, config.num_train, num_valid)
+    data = load_dataset(config.dataset, config.data_dir, config.num_train)
     network = network_for(config, data)
     return network, inputs_for(network, data).to(device)
 

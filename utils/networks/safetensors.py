@@ -75,13 +75,11 @@ def to_bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def write_tensors(
-    file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write all tensors into a file that is open for writing."""
+def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
+    """Write all tensors into a file that is open for writing, as those of PyTorch."""
     entries = {name: StoredTensor(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
     entries = arrange(entries)
-    file.write(header(entries, metadata))
+    file.write(header(entries, {"format": "pt"}))
     for name in entries:
         file.write(to_bytes(tensors[name]))
 

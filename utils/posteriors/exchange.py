@@ -210,7 +210,7 @@ def _write_tar(file: BinaryIO, name: str, posterior, numbers: range, dtype: torc
         for number in numbers:
             weights = rounded(posterior[number], dtype, number)
             content = io.BytesIO()
-            write_tensors(content, stored_tensors(layout, weights, dtype), {"format": "pt"})
+            write_tensors(content, stored_tensors(layout, weights, dtype))
             member = tarfile.TarInfo(f"{name}-{number}.safetensors")
             member.size = content.tell()
             content.seek(0)

@@ -201,7 +201,6 @@ def open_members(path: Path) -> Members:
     if not is_set(posterior):
         raise UserError(f"{path} has no set of networks, but a distribution of weights.")
     parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
-    is_chain = all(part.path.with_name("chains.json").exists() for part in parts)
-    chains = posterior.num_chains if is_chain else len(posterior)
+    chains = posterior.num_chains if all(part.is_chain for part in parts) else len(posterior)
     weights = torch.stack(list(posterior))
     return Members(posterior.network, weights.unflatten(0, (chains, -1)))

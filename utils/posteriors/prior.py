@@ -45,15 +45,17 @@ class Prior:
 
     def kl(self, mean: Tensor, log_std: Tensor) -> float:
         """Return KL(N(mean, std²) ‖ N(0, s²)), summed over weights with a prior, in nats."""
+        varies = isinstance(self.std, Tensor)
         variance = (2 * log_std).double().exp()
-        log_ratio = log_std.double() - _log(self.std)
+        log_ratio = log_std.double() - (self.std.log() if varies else math.log(self.std))
         scaled = (variance + mean.double().square()) * self.precision
         each = 0.5 * (scaled - 1) - log_ratio
-        return (each[self.std.isfinite()] if isinstance(self.std, Tensor) else each).sum().item()
+        return (each[self.std.isfinite()] if varies else each).sum().item()
 
     def draw(self, network: Network, generator: torch.Generator) -> Tensor:
         """Draw weights [d] from the prior; running statistics are those of a new network."""
-        weights = torch.randn(network.num_weights, generator=generator) * _on_cpu(self.std)
+        std = self.std.cpu() if isinstance(self.std, Tensor) else self.std
+        weights = torch.randn(network.num_weights, generator=generator) * std
         for slot in network.slots:
             if slot.role == "buffer":
                 slot.of(weights).fill_(slot.center)
@@ -69,9 +71,10 @@ def prior_of(
     """
     std = settings.get("prior_std") or 1.0
     if settings.get("weight_decay") is not None:
-        std = _std(num_points * settings["weight_decay"])
-    if settings.get("prior_precision") is not None:
-        std = _std(settings["prior_precision"])
+        precision = num_points * settings["weight_decay"]
+        std = precision**-0.5 if precision else math.inf
+    if settings.get("prior_precision") is not None:  # a setting of earlier versions
+        raise UserError("A run with prior_precision cannot be read: train it anew with prior_std.")
     refuse_extreme(std)
     if isinstance(std, float | int) and not network.has_buffers:
         return Prior(float(std))
@@ -114,15 +117,3 @@ def num_layers(network: Network) -> int:
 def _beginnings(network: Network) -> list[bool]:
     """Return of every slot if a layer begins with it."""
     return [len(slot.shape) > 1 and slot.role == "weight" for slot in network.slots]
-
-
-def _std(precision: float) -> float:
-    return precision**-0.5 if precision else math.inf
-
-
-def _log(std: float | Tensor) -> float | Tensor:
-    return std.log() if isinstance(std, Tensor) else math.log(std)
-
-
-def _on_cpu(std: float | Tensor) -> float | Tensor:
-    return std.cpu() if isinstance(std, Tensor) else std

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 MEMBERS = "members.npz"  # arrays [K] of what is known of the weight vectors beside it
+CHAINS = "chains.json"  # how many chains the vectors beside it form, if they do
 KEPT = "kept"  # the one that says which vectors count; without it all do
 
 
@@ -43,6 +44,11 @@ class Points:
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.weights)
 
+    def known(self, name: str) -> np.ndarray | None:
+        """Return what is known of the vectors under this name, if anything is."""
+        values = (self.members or {}).get(name)
+        return None if values is None else as_numpy(values)
+
     def draw(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         return draw_members(self.weights, count, generator)
 
@@ -55,7 +61,7 @@ class Points:
         write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
         save_checksums(directory, map(checksum, self.weights))
         if self.is_chain:
-            save_json(directory / "chains.json", {"num_chains": 1})
+            save_json(directory / CHAINS, {"num_chains": 1})
         if self.members:
             save_arrays(directory / MEMBERS, **self.members)
         save_kind(directory, "Samples", self.network)
@@ -79,6 +85,10 @@ class Samples:
     @property
     def num_chains(self) -> int:
         return len(self.indices)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.path.with_name(CHAINS).exists()
 
     def __getitem__(self, position: int) -> Tensor:
         """Read one weight vector from the disk, and check it."""
@@ -259,7 +269,7 @@ def _unmarked(path: Path, chains: np.ndarray) -> np.ndarray:
 
 def _read_layout(path: Path, num_rows: int) -> dict:
     """Return how many chains the samples form, and how many each has stored so far."""
-    layout = path.with_name("chains.json")
+    layout = path.with_name(CHAINS)
     try:
         recorded = json.loads(layout.read_text()) if layout.exists() else {"num_chains": 1}
         num_chains = int(recorded["num_chains"])

@@ -37,15 +37,15 @@ def fill_bins(values: Tensor, hits: Tensor, bins: Tensor) -> Bins:
     return Bins(sizes, *(each / sizes for each in sums))
 
 
-def equal_width(values: Tensor, count: int = CALIBRATION_BINS) -> Tensor:
+def equal_width(values: Tensor) -> Tensor:
     """Return the number of each point's bin: [0, 1] is cut into equal parts."""
-    return (values * count).long().clamp(max=count - 1)
+    return (values * CALIBRATION_BINS).long().clamp(max=CALIBRATION_BINS - 1)
 
 
-def equal_mass(values: Tensor, count: int = CALIBRATION_BINS) -> Tensor:
+def equal_mass(values: Tensor) -> Tensor:
     """Return the number of each point's bin: points by rank, equal ones together."""
     below = torch.searchsorted(values.sort().values, values.contiguous())
-    return below * count // len(values)
+    return below * CALIBRATION_BINS // len(values)
 
 
 def reliability(probabilities: Tensor, labels: Tensor, place=equal_width) -> Bins:

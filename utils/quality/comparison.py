@@ -89,7 +89,7 @@ def compare(samples: SampleSet | LinearisedSet, standard: Standard, errors: bool
 def compare_linearised(samples: LinearisedSet, standard: Standard, errors: bool) -> dict:
     """Return the same of linearised modes, which have no samples to measure distances of."""
     started = time.perf_counter()
-    prediction = linearised_forecast([mode.gaussian for mode in samples.modes], standard.images)
+    prediction = linearised_forecast(samples.modes, standard.images)
     predicted = time.perf_counter()
     return of_predictions(prediction, samples.name, standard, errors) | {
         "distances": {},

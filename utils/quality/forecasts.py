@@ -19,7 +19,6 @@ from utils.posteriors.posterior import Posterior
 from utils.quality.calibration import scale_temperature
 from utils.quality.detection import confidence_score
 from utils.quality.diversity import entropy
-from utils.runs.config import option
 from utils.runs.errors import UserError
 
 import torch
@@ -38,14 +37,6 @@ class ImageSets(NamedTuple):
         return self._replace(**{
             name: each.to(device) for name, each in self._asdict().items() if torch.is_tensor(each)
         })  # fmt: skip
-
-
-def ood_option():
-    """Declare the option that names the data set that is out of the distribution."""
-    return option(
-        None, "data set out of the distribution, by default the usual one; MNIST-noise-3: "
-        "corrupted, see docs/data.md", metavar="NAME",
-    )  # fmt: skip
 
 
 def load_test_images(

@@ -29,24 +29,20 @@ def modes_of(posterior: Posterior) -> list[Posterior]:
 
 
 def _modes_within(part: Posterior, is_component: bool) -> list[Posterior]:
-    if isinstance(part, Points):
-        numbers = (part.members or {}).get("modes")
-    elif isinstance(part, Samples):
-        if part.path.with_name("chains.json").exists():
-            return [replace(part, indices=chain[None]) for chain in part.indices]
-        known = part.known("modes")
-        numbers = None if known is None else torch.from_numpy(known)
-    else:
+    if not isinstance(part, Points | Samples):
         return [part]
+    if isinstance(part, Samples) and part.is_chain:
+        return [replace(part, indices=chain[None]) for chain in part.indices]
+    numbers = part.known("modes")
     if numbers is None:
-        numbers = torch.zeros(len(part)) if is_component else torch.arange(len(part))
-    return [_chosen(part, numbers == number) for number in numbers.unique()]
+        numbers = np.zeros(len(part)) if is_component else np.arange(len(part))
+    return [_chosen(part, numbers == number) for number in np.unique(numbers)]
 
 
-def _chosen(part: Points | Samples, mask: Tensor) -> Points | Samples:
+def _chosen(part: Points | Samples, mask: np.ndarray) -> Points | Samples:
     if isinstance(part, Points):
-        return Points(part.weights[mask], part.network)
-    return replace(part, indices=part.indices[:, mask.numpy()])
+        return Points(part.weights[torch.from_numpy(mask)], part.network)
+    return replace(part, indices=part.indices[:, mask])
 
 
 def pieces_of(chains: Sequence[Posterior], count: int) -> list[Samples]:

@@ -16,7 +16,7 @@ from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
 from utils.quality.forecasts import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, alike, pieces_of, sample_modes
-from utils.runs.config import option
+from utils.runs.config import Config, option
 from utils.runs.errors import UserError
 from utils.runs.lookup import NEWEST, NONE, check_kind, locate
 from utils.runs.wording import plural
@@ -36,26 +36,30 @@ POWER_DRAWS = 50
 LEAST_NETWORKS = 9
 
 
-def networks_option():
-    """Declare the option that takes independent networks."""
-    text = "independent networks; newest: the batch's run of train.py --method sgd"
-    return option(NEWEST, text, metavar="DIR", changeable=True)
+@dataclass(frozen=True, kw_only=True)
+class ReferenceConfig(Config):
+    """The further settings of scripts that compare with references."""
+
+    networks: str = option(
+        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
+        metavar="DIR", changeable=True,
+    )  # fmt: skip
+    hmc: str = option(
+        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
+        metavar="DIR", changeable=True,
+    )  # fmt: skip
+    ood: str | None = option(
+        None, "data set out of the distribution, by default the usual one; MNIST-noise-3: "
+        "corrupted, see docs/data.md", metavar="NAME",
+    )  # fmt: skip
 
 
-def hmc_option():
-    """Declare the option that takes samples of HMC."""
-    text = "samples of HMC of the same network; newest: the batch's, none: without"
-    return option(NONE, text, metavar="DIR", changeable=True)
-
-
-def reference_paths(config, networks: str, hmc: str) -> dict[str, Path]:
-    """Return the paths of both references, from the values of --networks and --hmc."""
-    if networks == NONE:
+def reference_paths(config: ReferenceConfig) -> dict[str, Path]:
+    """Return the paths of both references."""
+    if config.networks == NONE:
         raise UserError("Independent networks are needed: give --networks PATH, or newest.")
-    paths = {
-        NETWORKS: locate(config, networks, "sgd", "train.py --method sgd", flag="--networks"),
-        HMC: locate(config, hmc, "HMC", "MNIST_HMC.py"),
-    }
+    sgd = locate(config, config.networks, "sgd", "train.py --method sgd", flag="--networks")
+    paths = {NETWORKS: sgd, HMC: locate(config, config.hmc, "HMC", "MNIST_HMC.py")}
     paths = {name: path for name, path in paths.items() if path}
     for name, path in paths.items():
         check_kind(path, REFERENCES[name], f"give another --{name}, or compare it as a posterior")

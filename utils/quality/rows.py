@@ -5,11 +5,9 @@ like with like. Single networks are the exception: one of them is a row, ensembl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.networks.network import Network
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Posterior, is_set
@@ -21,27 +19,19 @@ from utils.runs.lookup import PastRun
 ONE, SEVERAL, EACH = "one", "multi", "each"  # modes: one, several, one for each sample
 
 
-@dataclass(frozen=True)
-class Linearised:
-    """A mode that predicts with the network linearised at its mean, and not by samples."""
-
-    gaussian: BlockGaussian
-
-    @property
-    def network(self) -> Network:
-        return self.gaussian.network
-
-
 class LinearisedSet(NamedTuple):
+    """Modes that predict with the network linearised at their means, and not by samples."""
+
     name: str
-    modes: Sequence[Linearised]
+    modes: Sequence[BlockGaussian]
 
 
 class Trained(NamedTuple):
     """The modes of a posterior, and the core-seconds that each of them took."""
 
-    modes: Sequence[Posterior | Linearised]
+    modes: Sequence[Posterior]
     core_seconds: float | None = None
+    linearised: bool = False  # predicts with the linearised network
 
 
 class Row(NamedTuple):
@@ -89,7 +79,7 @@ def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
             means = [Points(mode.mean[None], mode.network) for mode in each.modes]
             result[f"{name}_mean"] = each._replace(modes=means)
         if all(isinstance(mode, BlockGaussian) for mode in each.modes):
-            result[f"{name}_linearised"] = each._replace(modes=list(map(Linearised, each.modes)))
+            result[f"{name}_linearised"] = each._replace(linearised=True)
     return result
 
 
@@ -111,16 +101,16 @@ def rows_of(
             continue
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)
-        for modes, sets in sets_of(name, each.modes, num_samples, num_modes, seed).items():
+        for modes, sets in sets_of(name, each, num_samples, num_modes, seed).items():
             rows.append(Row(name, modes, sets, each.core_seconds))
     return rows
 
 
 def sets_of(
-    name: str, modes: Sequence, num_samples: int, num_modes: int, seed: int
+    name: str, trained: Trained, num_samples: int, num_modes: int, seed: int
 ) -> dict[str, list[SampleSet | LinearisedSet]]:
     """Return the sets of one mode, of several, and of as many as samples, as far as there are."""
-    linearised = isinstance(modes[0], Linearised)
+    modes, linearised = trained.modes, trained.linearised
     lengths = [] if linearised else [len(mode) for mode in modes if is_set(mode)]
     in_one = 1 if linearised else min([num_samples, *lengths])
     total = num_samples if in_one == 1 else in_one

@@ -4,7 +4,6 @@ A normal form takes a network's weights [d], or a stack [K, d], and returns the 
 that leads there:
 
     unit_norm       every unit's incoming weights have norm 1
-    unit_variance   every unit's activation has variance 1 over some images
     minimum_mass    the sum of squared weights is smallest (see `mass`)
     positive_signs  every tanh unit's largest incoming weight is positive
     sort_units      units are sorted by a key
@@ -17,7 +16,7 @@ from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
 from utils.runs.errors import UserError
-from utils.symmetry.mass import Mass, check_weights, scaling, settle
+from utils.symmetry.mass import Mass, check_weights, scaling
 from utils.symmetry.transformation import (
     Transformation,
     incoming_slots,
@@ -51,16 +50,14 @@ def compose(network: Network, weights: Tensor, *forms: NormalForm) -> Transforma
 # ---- scales
 
 
-def unit_norm(
-    network: Network, weights: Tensor, norm: float = 1.0, biases: bool = False
-) -> Transformation:
+def unit_norm(network: Network, weights: Tensor, norm: float = 1.0) -> Transformation:
     """Scale every ReLU unit so that its incoming weights have this norm.
 
     Units whose incoming weights are all 0 keep their scale, so this is no normal form of them.
     """
     if not 0 < norm < math.inf:
         raise UserError(f"Incoming weights cannot have norm {norm}: give a number above 0.")
-    incoming = Mass(network, weights, biases)
+    incoming = Mass(network, weights)
     log_scales = dict(incoming.no_scaling)
     for sweep in range(2):
         for name in incoming.groups:
@@ -74,44 +71,6 @@ def unit_norm(
                 )
             log_scales[name] = log_scales[name] + steps
     return scaling(network, weights, log_scales)
-
-
-def unit_variance(network: Network, weights: Tensor, images: Tensor) -> Transformation:
-    """Scale every ReLU unit so that its activation has variance 1 over images and positions.
-
-    No scale does that for units that are constant, such as dead ones. They get the scales at which
-    their weights are small (see `settle`).
-    """
-    groups = Mass(network, weights).groups
-    if not len(images) or tuple(images.shape[1:]) != tuple(network.input_shape):
-        raise UserError(
-            f"Variances cannot be measured on images {list(images.shape)}: give at least one, "
-            f"[N, {', '.join(map(str, network.input_shape))}]."
-        )
-    each = [_variances(network, row, images) for row in weights.reshape(-1, network.num_weights)]
-    log_scales, constant = {}, {}
-    for name in groups:
-        variance = torch.stack([variances[name] for variances in each])
-        constant[name] = variance == 0
-        log_scales[name] = torch.where(constant[name], 0, -variance.log() / 2)
-    return scaling(network, weights, settle(network, weights, log_scales, constant))
-
-
-def _variances(network: Network, weights: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Return the variance of every unit's activation, in float64."""
-    sums = {}
-    for rows in images.split(1000):
-        for name, values in network.activations(weights, rows.to(weights.dtype)).items():
-            levels = len(network.units(name))
-            units = values.movedim(0, levels).flatten(levels).double()
-            moments = torch.stack([torch.ones_like(units), units, units.square()]).sum(-1)
-            sums[name] = sums.get(name, 0) + moments
-    variances = {}
-    for name, (count, total, squares) in sums.items():
-        variance = (squares - total.square() / count) / count
-        constant = variance <= TIED * squares / count  # to rounding
-        variances[name] = variance.masked_fill(constant, 0)
-    return variances
 
 
 # ---- signs
@@ -172,14 +131,14 @@ def unit_keys(network: Network, weights: Tensor, name: str, key: str) -> Tensor:
     return values.norm(dim=-1) if key == "norm" else values.abs().amax(-1)
 
 
-def count_ties(network: Network, weights: Tensor, key: str = "norm") -> Tensor:
-    """Count the units whose key is that of another unit in their set, [] or [K].
+def count_ties(network: Network, weights: Tensor) -> Tensor:
+    """Count the units whose weight in the last layer is that of another unit in their set, [K].
 
     Sorting leaves their order open.
     """
     total = torch.zeros(weights.shape[:-1], dtype=torch.int64, device=weights.device)
     for name in network.groups:
-        keys = unit_keys(network, weights, name, key).sort(-1).values
+        keys = unit_keys(network, weights, name, "last_layer").sort(-1).values
         close = keys.diff(dim=-1) <= TIED * keys.abs().amax(-1, keepdim=True)
         nothing = torch.zeros_like(keys[..., :1], dtype=torch.bool)
         tied = torch.cat([close, nothing], -1) | torch.cat([nothing, close], -1)

@@ -95,13 +95,6 @@ class Transformation:
                     return tuple(each.shape[: each.dim() - len(self.network.units(name))])
         return ()
 
-    def member(self, number: int) -> "Transformation":
-        """Return one element of a stack."""
-        parts = (self.permutations, self.log_scales, self.signs)
-        return Transformation(
-            self.network, *({name: each[number] for name, each in part.items()} for part in parts)
-        )
-
     def transpositions(self) -> dict[str, int]:
         """Return the number of transpositions (NoT) of every group of units."""
         return {

@@ -7,7 +7,7 @@ from tests.networks.toy_networks import GroupedConvNet
 from utils.data.datasets import load_pixels
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.leapfrog import leapfrog
-from utils.methods.hmc.neighbour_list import ListSettings
+from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
@@ -140,9 +140,9 @@ def separable():
     return network, images, labels, {"fitted": trained.weights[0], "unfitted": start[0]}
 
 
-def path(separable, state, force, settings=ListSettings(), num_steps=100):  # noqa: B008
+def path(separable, state, force, safe_margin=SAFE_MARGIN, num_steps=100):
     network, images, labels, states = separable
-    target = Potential(network, images, labels, force, settings)
+    target = Potential(network, images, labels, force, safe_margin)
     return leapfrog(target, states[state], normal(network.num_weights, seed=2), 5e-4, num_steps)
 
 
@@ -223,7 +223,7 @@ class Watched:
         margins = true_margins(self._network.outputs(weights, self._images), self._labels)
         margins[torch.cat(self._watched.seen)] = torch.inf
         self.skipped += (margins < torch.inf).sum().item()
-        self.overlooked += (margins < ListSettings().safe_margin).sum().item()
+        self.overlooked += (margins < SAFE_MARGIN).sum().item()
         return gradient
 
 
@@ -243,9 +243,8 @@ def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
 
 def test_a_list_that_ignores_near_points_is_noticed(separable):
     """With margins down to −30 taken for safe the force is wrong, and the energy tells."""
-    careless = ListSettings(safe_margin=-30.0)
     dense = path(separable, "fitted", "dense")
-    listed = path(separable, "fitted", "listed", careless)
+    listed = path(separable, "fitted", "listed", safe_margin=-30.0)
     assert (dense.weights - listed.weights).abs().max().item() > 1e-5
 
 

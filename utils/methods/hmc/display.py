@@ -138,5 +138,5 @@ def warnings(
         yield (
             f"The listed force overlooked points {violations} times in {steps} steps, too often "
             f"to be trusted: raise --safe_margin from "
-            f"{potential.list_settings.safe_margin:g}, or give --force active."
+            f"{potential.safe_margin:g}, or give --force active."
         )

@@ -5,12 +5,9 @@ with q ~ N(0, 1) then has the kinetic energy ½‖q‖², and a leapfrog step in
 
     q ← q − ½ε Lᵀ ∂U/∂θ,   θ ← θ + ε L q,   q ← q − ½ε Lᵀ ∂U/∂θ
 
-M is the likelihood's generalised Gauss-Newton matrix (GGN), averaged over the chain's states, plus
-the prior's precision. Each state of burn-in adds the GGN of a few random images, so that directions
-are known of which so few states could not tell the covariance. Curvature varies from state to
-state: of OptuNet on 10,000 images leapfrog steps above 0.05 diverge with the matrix of one mode,
-and with the average, steps of 0.13 to 0.17 are accepted three times in four. While samples are
-stored the mass is fixed, so the chain is exact.
+M is the likelihood's generalised Gauss-Newton matrix (GGN), averaged over the states of burn-in,
+plus the prior's precision: so few states could not tell the covariance in all directions. For the
+gain over the matrix of one mode see docs/hmc.md.
 """
 
 from typing import NamedTuple

@@ -8,12 +8,11 @@ from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
 from utils.methods.hmc.display import monitored, print_summary
 from utils.methods.hmc.mass import MASSES, check_size
-from utils.methods.hmc.neighbour_list import ListSettings
+from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
-from utils.methods.method import Method, Problem, images_used, problem_of, refuse_batch_norm
+from utils.methods.method import Method, Problem, images_used, set_up
 from utils.methods.settings import PriorConfig
-from utils.networks.registry import network_and_data
 from utils.report.figures import BLUE, Look
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
@@ -88,11 +87,9 @@ class HMCConfig(PriorConfig):
         minimum=0,
     )
     safe_margin: float = option(
-        18.0, "listed force: margin above which an image may be skipped", unit="nats", above=0
-    )
-    longest_sleep: int = option(
-        200, "listed force: most steps for which an image is skipped", unit="steps", minimum=1
-    )
+        SAFE_MARGIN, "listed force: margin above which an image may be skipped", unit="nats",
+        above=0,
+    )  # fmt: skip
     parallel: str = option(
         "none", "what several processes under torchrun divide among them",
         choices=("none", "data", "chains"), changeable=True,
@@ -201,12 +198,13 @@ def share_matmul(ranks: Ranks, device: torch.device, run: Run | None) -> None:
 
 def build_potential(config: HMCConfig, problem: Problem, ranks: Ranks) -> Potential:
     network, data, prior = problem.network, problem.data, problem.tempered_prior
-    lists = ListSettings(config.safe_margin, config.longest_sleep)
     images, labels = data.train_images, data.train_labels
     if config.parallel != "data":
         ranks = ALONE
     parts = ranks.part(images), ranks.part(labels)
-    return Potential(network, *parts, config.force, lists, ranks, prior, problem.temperature)
+    return Potential(
+        network, *parts, config.force, config.safe_margin, ranks, prior, problem.temperature
+    )
 
 
 def resume_or_start(
@@ -280,12 +278,10 @@ class HMC(Method):
             check_sharing(config, ranks)
             if ranks.size == 1 and already_finished(config, self.kind):
                 return
-            network, data = network_and_data(config, device)
-            refuse_batch_norm(self, network)
-            check_size(config.mass, network)
-            problem = problem_of(config, network, data, device)
+            problem = set_up(self, config)
+            check_size(config.mass, problem.network)
             ranks.sum(torch.zeros(1))  # touch no earlier run before all ranks have their data
-            run, to_do = open_together(config, device, ranks, images_used(data))
+            run, to_do = open_together(config, device, ranks, images_used(problem.data))
             if to_do:
                 share_matmul(ranks, device, run)
                 run_chains(config, problem, ranks, run)

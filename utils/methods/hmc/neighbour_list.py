@@ -1,21 +1,15 @@
 """A neighbour list of training points, as molecular dynamics has of atoms (Verlet 1967)."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 # If more than this share of points is due, selecting rows costs more than computing them all.
 WORTHWHILE_SHARE = 0.7
-
-
-class ListSettings(NamedTuple):
-    """How a neighbour list decides when to look at a point again."""
-
-    safe_margin: float = 18.0  # a point above it may be skipped: what is skipped is below 1.4e-7
-    longest_sleep: int = 200  # most steps for which a point is skipped
-    slack: float = 1.25  # assumed fastest fall of a margin / fastest fall seen
+SAFE_MARGIN = 18.0  # a point above it may be skipped: what is skipped is below 1.4e-7
+LONGEST_SLEEP = 200  # most steps for which a point is skipped
+SLACK = 1.25  # assumed fastest fall of a margin / fastest fall seen
 
 
 class NeighbourList:
@@ -33,8 +27,8 @@ class NeighbourList:
     steps. Points that fell below s and rose again while they slept are not counted.
     """
 
-    def __init__(self, margins: Tensor, settings: ListSettings):
-        self._settings = settings
+    def __init__(self, margins: Tensor, safe_margin: float = SAFE_MARGIN):
+        self._safe_margin = safe_margin
         self._margins = margins.clone()
         self._seen = torch.zeros(len(margins), dtype=torch.int32, device=margins.device)
         # Path lengths at which to look again. Step 1 looks at all points, which gives a first v.
@@ -45,7 +39,7 @@ class NeighbourList:
     def due(self, step: int) -> Tensor | None:
         """Return the rows to look at in this step; None means all."""
         due = self._deadlines <= self._path + 2 * self._speed  # by the end of the next step
-        due.logical_or_(self._seen <= step - self._settings.longest_sleep)
+        due.logical_or_(self._seen <= step - LONGEST_SLEEP)
         rows = due.nonzero().squeeze(1)
         return None if len(rows) > WORTHWHILE_SHARE * len(due) else rows
 
@@ -55,17 +49,16 @@ class NeighbourList:
         To be called in every step.
         """
         rows = slice(None) if rows is None else rows
-        settings = self._settings
         slept = step - self._seen[rows]
         if len(margins):
             fall = (self._margins[rows] - margins) / slept
-            self._speed = max(0.98 * self._speed, settings.slack * fall.max().item())
+            self._speed = max(0.98 * self._speed, SLACK * fall.max().item())
         self._path += self._speed
-        overlooked = margins[(margins < settings.safe_margin) & (slept > 1)]
+        overlooked = margins[(margins < self._safe_margin) & (slept > 1)]
         if len(overlooked):
             self.violations += len(overlooked)
             self.lowest_margin = min(self.lowest_margin, overlooked.min().item())
-        deadlines = margins + (self._path - settings.safe_margin)
+        deadlines = margins + (self._path - self._safe_margin)
         self._margins[rows] = margins
         self._seen[rows] = step
         self._deadlines[rows] = deadlines.nan_to_num(-torch.inf, posinf=torch.inf)

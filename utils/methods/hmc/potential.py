@@ -6,21 +6,18 @@ The chain's target is exp(−U/T), and what is called potential here is U/T: the
 temperature T plus the potential of the tempered prior N(0, T s²).
 
 Energies use all the data and are summed in float64. A *force*, the gradient along a trajectory, may
-skip points whose gradient is lost in float32's rounding. At stationarity of the paper's posterior
-nine images in ten are such. Their margin (logit of the true class minus the largest other) is
-large, and their gradient is of size exp(−margin). There are three methods:
+skip points whose gradient is lost in float32's rounding: it is of size exp(−margin), where the
+margin is the logit of the true class minus the largest other. At stationarity of the paper's
+posterior nine images in ten are such. There are three methods:
 
     dense    forward and backward pass over all the data
     active   forward pass over all the data, backward pass over the rows that carry gradient
     listed   both passes over a neighbour list: a point with a large margin is skipped until it
              could have come near (`NeighbourList`)
 
-HMC needs a reversible map: the way back along a trajectory has to meet the same forces. Dense and
-active forces depend on the position alone, so that only rounding breaks reversibility, amplified
-by chaos along long trajectories. A listed force also depends on the path. While no point is
-overlooked, what it skips is of the size of rounding. A point that comes near while skipped (a
-*violation*, counted in the trace with the lowest margin) pulls on one of the two ways only.
-`leapfrog` measures how far ways back miss, with any of these forces.
+Dense and active forces depend on the position alone, as a reversible map needs. A listed force also
+depends on the path: a point that comes near while skipped (a *violation*, counted in the trace)
+pulls on one of the two ways only. docs/hmc.md says how exact this is, and how runs test it.
 
 With several ranks each holds a part of the data, and `ranks.sum` adds up the parts.
 """
@@ -31,7 +28,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from utils.methods.curvature import diagonal_ggn, full_ggn
-from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE, ListSettings, NeighbourList
+from utils.methods.hmc.neighbour_list import SAFE_MARGIN, WORTHWHILE_SHARE, NeighbourList
 from utils.networks.mlp_gradients import softmax_errors
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
@@ -65,7 +62,7 @@ class Potential:
 
     def __init__(
         self, network: Network, images: Tensor, labels: Tensor, force: str = "auto",
-        list_settings: ListSettings = ListSettings(),  # noqa: B008 (it is a tuple)
+        safe_margin: float = SAFE_MARGIN,
         ranks: Ranks = ALONE, prior: Prior = STANDARD_NORMAL, temperature: float = 1.0,
     ):  # fmt: skip
         self._network, self._images, self._labels = network, images, labels
@@ -73,7 +70,7 @@ class Potential:
         self.num_points = int(ranks.sum(torch.tensor([len(images)]))[0])
         if force == "auto":
             force = "listed" if self.num_points > LISTED_FROM else "dense"
-        self.method, self.list_settings = force, list_settings
+        self.method, self.safe_margin = force, safe_margin
         self._passes = network.data_passes(images)
         self.flops = self._passes.flops  # of the largest product of a full pass
         self._whole = network.whole_gradient(images, labels) if force == "dense" else None
@@ -107,7 +104,7 @@ class Potential:
         """Return U and its gradient at the start of a trajectory, and the force along it."""
         energy, margins = self.measure(weights)
         listed = self.method == "listed"
-        return energy, Force(self, NeighbourList(margins, self.list_settings) if listed else None)
+        return energy, Force(self, NeighbourList(margins, self.safe_margin) if listed else None)
 
     def measure(self, weights: Tensor) -> tuple[Energy, Tensor]:
         """Return U(θ) with its gradient, and the margins of all points of this rank."""

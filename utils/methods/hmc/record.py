@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
-from utils.evaluation.metrics import accuracy, mean_nll
+from utils.evaluation.metrics import accuracy
 from utils.methods.hmc.adaptation import (
     HMCSettings,
     StepSizeAdaptation,
@@ -24,7 +24,7 @@ from utils.methods.hmc.adaptation import (
 )
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
-from utils.methods.method import Problem, valid_scores
+from utils.methods.method import Problem, scores_on
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import open_samples, save_kind
 from utils.report import figures
@@ -360,8 +360,7 @@ class ChainRecord:
         kept = [k for k in range(schedule.num_chains) if k not in left_out]
         average = self._probability_sums[kept].sum(0) / (len(kept) * schedule.num_samples)
         summary = {
-            "test_accuracy": accuracy(average, labels),
-            "test_nll": mean_nll(average, labels),
+            **scores_on("test", average, labels),
             "accept_prob": counters["accept_prob"] / (schedule.num_chains * schedule.num_sampling),
             "sampling_seconds": counters["seconds"],
             "leapfrog_steps": counters["steps"],
@@ -375,7 +374,7 @@ class ChainRecord:
             images, samples = self._data.valid_images, open_samples(self.run.directory, fewest=1)
             samples = (weights.to(images.device) for weights in samples)
             average = mean_probabilities(self._network, samples, images)
-            summary |= valid_scores(average, self._data)
+            summary |= scores_on("valid", average, self._data.valid_labels)
         function = summary["diagnostics"].get("test_log_likelihood") or {}
         summary["ess_per_hour"] = function.get("median_ess_bulk_per_hour")
         self.run.finish(summary, keep_checkpoint=True)  # to extend the chains from
