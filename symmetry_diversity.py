@@ -25,6 +25,7 @@ from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
+from utils.posteriors.prior import Prior, prior_of
 from utils.quality.correlation import pair_correlation
 from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mutual_information
 from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
@@ -33,7 +34,7 @@ from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
-from utils.runs.lookup import identify
+from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -52,7 +53,9 @@ class DiversityConfig(ReferenceConfig):
     num_networks: int = option(1000, "networks, at most, of each set", minimum=4)
     num_images: int = option(2000, "images of each kind, at most, evenly spaced", minimum=2)
     num_copies: int = option(10, "networks that are fine-tuned twice, at most", minimum=1)
-    num_train: int | None = option(None, "training images to fine-tune on; none: all", minimum=1)
+    num_train: int | None = option(
+        None, "training images to fine-tune on; none: those that the networks have seen", minimum=1
+    )
     num_epochs: int = option(1, "epochs of fine-tuning", minimum=1)
     learning_rate: float = option(0.01, "step size of fine-tuning, by SGD", above=0)
     batch_size: int = option(64, "images per step", minimum=1)
@@ -80,12 +83,15 @@ def main(config: DiversityConfig) -> None:
             "train.py --method sgd with --networks."
         )
     network = networks.network
-    data = load_dataset(config.dataset, config.data_dir, config.num_train)
+    past = PastRun(paths["networks"])
+    num_train = config.num_train or past.data.get("num_train")
+    data = load_dataset(config.dataset, config.data_dir, num_train)
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
     run = open_run(config, KIND, device, inputs)
     network.save(run.path("network.json"))
     results, summary = compare_networks(networks, images.to(device), run)
-    results |= compare_copies(networks, data, images.to(device), config)
+    prior = prior_of(past.config, network, len(data.train_labels))
+    results |= compare_copies(networks, data, prior, images.to(device), config)
     if "hmc" in paths:
         results |= compare_chains(open_members(paths["hmc"]), networks, images.to(device), run)
     run.save_arrays("diversity.npz", ood=images.outside_name, **results)
@@ -181,11 +187,17 @@ def spread(pairs: Pairs, side: str) -> dict:
 
 
 def compare_copies(
-    members: Members, data: Dataset, images: ImageSets, config: DiversityConfig
+    members: Members, data: Dataset, prior: Prior, images: ImageSets, config: DiversityConfig
 ) -> dict[str, np.ndarray]:
-    """Fine-tune some networks twice, in different orders of the images, and compare the copies."""
+    """Fine-tune some networks twice, in different orders of the images, and compare the copies.
+
+    The prior is the networks' own.
+    """
     network, weights = members.network, members.weights.flatten(0, 1)[: config.num_copies]
-    settings = TrainingSettings("SGD", config.learning_rate, config.batch_size, momentum=0.0)
+    settings = TrainingSettings(
+        "SGD", config.learning_rate, config.batch_size, momentum=0.0,
+        prior_precision=prior.precision,
+    )  # fmt: skip
     start = weights.repeat_interleave(2, 0).to(images.inside.device)
     streams = [("copies", k, copy) for k in range(len(weights)) for copy in (0, 1)]
     inputs = inputs_for(network, data).to(start.device)

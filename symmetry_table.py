@@ -22,7 +22,12 @@ from pathlib import Path
 from papers.symmetry import quality_claims
 from papers.symmetry.paper import PAPER
 from utils.data.datasets import load_dataset
-from utils.evaluation.evaluate import check_names, named_paths, open_candidate, warn_of_other_data
+from utils.evaluation.evaluate import (
+    check_names,
+    named_paths,
+    open_candidate,
+    warn_of_other_posteriors,
+)
 from utils.networks.network import Network
 from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
 from utils.quality.correlation import distances_and_scores, order_by_reference
@@ -42,7 +47,7 @@ from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import option
 from utils.runs.errors import UserError
-from utils.runs.files import save_json
+from utils.runs.files import read_mapping, save_json
 from utils.runs.lookup import NONE, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
@@ -84,12 +89,16 @@ def main(config: TableConfig) -> None:
     if already_finished(config, KIND, inputs):
         return
     candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
-    warn_of_other_data(candidates.values())
     trained = {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
     network = check_network(trained, paths)
     halves = split_references(trained, config)
     data = load_dataset(config.dataset, config.data_dir)
+    warn_of_other_posteriors(candidates.values(), len(data.train_labels))
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
+    published = {}
+    if config.published != NONE:
+        path = config.published
+        published = {PUBLISHED: published_predictions(path, images.labels, config.data_dir)}
     run = open_run(config, KIND, device, inputs)
     # weights: each reference in three spaces, and a row in two
     numbers = (3 * len(halves) + 4) * 2 * config.num_samples * network.num_weights
@@ -97,6 +106,7 @@ def main(config: TableConfig) -> None:
     network.save(run.path("network.json"))
     with run.graceful_stop():
         standard = prepare(network, images.to(device), halves, config)
+        standard = standard._replace(truths=standard.truths | published)
         rows = compare_all(trained, halves, standard, run)
         powers = powers_of(standard, halves, run)
     finish(rows, summary_of(standard, powers), run)
@@ -150,14 +160,10 @@ def prepare(
     network: Network, images: ImageSets, halves: dict[str, Halves], config: TableConfig
 ) -> Standard:
     (anchor,) = halves[NETWORKS].rest[0].draw(1, generator(config.seed, "anchor"))
-    standard = fit_references(
+    return fit_references(
         network, images, halves, anchor, config.num_inputs, config.num_permutations,
         config.num_bootstraps, config.seed,
     )  # fmt: skip
-    if config.published == NONE:
-        return standard
-    published = published_predictions(config.published, images.labels, config.data_dir)
-    return standard._replace(truths=standard.truths | {PUBLISHED: published})
 
 
 # ---- comparing
@@ -186,7 +192,7 @@ def kept(run: Run, name: str, compute) -> dict:
         run.stop_if_asked()
         path.parent.mkdir(exist_ok=True)
         save_json(path, compute())
-    return json.loads(path.read_text())
+    return read_mapping(path)
 
 
 def powers_of(standard: Standard, halves: dict[str, Halves], run: Run) -> dict:

@@ -103,7 +103,7 @@ def check_scores(row: dict, networks, data_dir) -> None:
     halves = split_networks(modes_of(open_posterior(networks)), 8, seed=0)
     averages = [
         NETWORK.outputs(half.weights(), images).double().softmax(-1).mean(0)
-        for half in (halves.first, halves.second)
+        for half in (halves.known, halves.second)
     ]
     assert row["scores"]["brier"] == pytest.approx(brier(averages[1], labels), abs=1e-6)
     expected = agreement(averages[1], averages[0])

@@ -4,7 +4,8 @@ from utils.quality.correlation import (
     _jackknife_error,
     _of_pairs,
     grouped_correlation,
-    kendall,
+    grouped_kendall,
+    kendall_within,
     pair_correlation,
     partial_spearman,
 )
@@ -107,16 +108,32 @@ def test_false_alarms_of_unrelated_matrices():
 
 def test_two_orders_by_kendall():
     """τ is scipy's; rows of a method are resampled together, so few methods make it uncertain."""
+    group = np.zeros(12)
     random = np.random.default_rng(0)
     first = np.arange(12.0)
     second = first.copy()
     second[[0, 1, 5, 6]] = second[[1, 0, 6, 5]]
-    found = kendall(first, second, range(12), random, draws=200)
+    found = grouped_kendall(first, second, group, range(12), random, draws=200)
     assert found.tau == pytest.approx(kendalltau(first, second).statistic)
     assert 0.5 < found.low < found.tau < found.high
-    assert kendall(first, first, [0] * 6 + [1] * 6, random, draws=20) == pytest.approx((1, 1, 1))
-    noise = kendall(first, random.permutation(first), range(12), random, draws=200)
+    halves = [0] * 6 + [1] * 6
+    assert grouped_kendall(first, first, group, halves, random, 20) == pytest.approx((1, 1, 1))
+    shuffled = random.permutation(first)
+    noise = grouped_kendall(first, shuffled, group, range(12), random, draws=200)
     assert noise.low < 0 < noise.high
+
+
+def test_kendall_counts_pairs_within_groups():
+    """Between two groups all pairs are in the same order, and within them in the opposite one."""
+    first = np.array([1, 2, 3, 11, 12, 13.0])
+    second = np.array([3, 2, 1, 13, 12, 11.0])
+    groups = np.array(["one"] * 3 + ["multi"] * 3)
+    assert kendall_within(first, second, groups) == -1
+    assert kendall_within(first, second, np.zeros(6)) == pytest.approx((9 - 6) / 15)
+    ties = np.array([1, 1, 2, 5, 6, 7.0])
+    expected = kendalltau(ties[:3], second[:3]).statistic
+    assert kendall_within(ties[:3], second[:3], groups[:3]) == pytest.approx(expected)
+    assert np.isnan(kendall_within(np.ones(3), second[:3], groups[:3]))
 
 
 @pytest.mark.filterwarnings("error")

@@ -8,6 +8,7 @@ from utils.posteriors.samples import Points
 from utils.quality.modes import sample_modes
 from utils.quality.references import HMC, NETWORKS, Halves
 from utils.quality.rows import Trained, rows_of, with_derived
+from utils.runs.errors import UserError
 
 import pytest
 import torch
@@ -55,6 +56,8 @@ def test_swag_has_a_mean_and_laplace_linearised_predictions():
         "laplace": Trained([BlockGaussian(mean, [block], NETWORK)] * 12),
         "vi": Trained(gaussians(2)),
     }
+    with pytest.raises(UserError, match="swag_mean is the name of a row that swag has"):
+        with_derived(given | {"swag_mean": given["vi"]})
     trained = with_derived(given)
     assert list(trained) == ["swag", "swag_mean", "laplace", "laplace_linearised", "vi"]
     (swa,) = trained["swag_mean"].modes
@@ -69,9 +72,11 @@ def test_swag_has_a_mean_and_laplace_linearised_predictions():
 def test_the_last_row_of_a_reference_is_its_other_half():
     modes = [points(1) for _ in range(21)]
     chains = [points(6), points(6)]
+    sets_of_ten = [sample_modes("n", modes[k : k + 10], 10, 0) for k in (0, 10)]
+    both = [sample_modes("h", [chain], 6, 0) for chain in chains]
     halves = {
-        NETWORKS: Halves(*(sample_modes("n", modes[k : k + 10], 10, 0) for k in (0, 10))),
-        HMC: Halves(*(sample_modes("h", [chain], 6, 0) for chain in chains)),
+        NETWORKS: Halves(*sets_of_ten, modes[20:], sets_of_ten[0]),
+        HMC: Halves(*both, [], both[0]),
     }
     trained = {NETWORKS: Trained(modes, 1.0), HMC: Trained(chains, 8.0)}
     rows = rows_of(trained, halves, num_samples=10, num_modes=4, seed=0)

@@ -154,12 +154,40 @@ def temperature_of(candidate: Candidate) -> float:
 
 
 def warn_of_other_priors(candidates: Iterable[Candidate], num_points: int) -> None:
-    """Say so if runs have other priors: then not even their modes are the same."""
-    stds = {each.title: torch.as_tensor(prior_in(each, num_points).std) for each in candidates}
+    """Say so if runs have other priors: then not even their modes are the same.
+
+    `num_points` is the number of training images of runs that do not say.
+    """
+    stds = {
+        each.title: torch.as_tensor(
+            prior_in(each, each.run.data.get("num_train") or num_points).std
+        )
+        for each in candidates
+    }
     first, *others = stds.values()
     if any(other.shape != first.shape or not other.allclose(first) for other in others):
         listed = ", ".join(f"{title} σ = {std.median():.4g}" for title, std in stds.items())
         print(f"Warning: these are posteriors with different priors ({listed}).")
+
+
+def warn_of_other_posteriors(candidates: Iterable[Candidate], num_points: int) -> None:
+    """Say so if runs are of different posteriors, as far as their settings are known."""
+    candidates = list(candidates)
+    warn_of_other_data(candidates)
+    warn_of_other_priors(candidates, num_points)
+    temperatures = {each.title: temperature_of(each) for each in candidates}
+    if len(set(temperatures.values())) > 1:
+        listed = ", ".join(f"{title} T = {each:g}" for title, each in temperatures.items())
+        print(f"Warning: these are posteriors at different temperatures ({listed}).")
+    settings = {each.title: each.run.config for each in candidates}
+    augmented = [
+        title for title, each in settings.items() if each.get("padding") or each.get("flips")
+    ]
+    if 0 < len(augmented) < len(settings):
+        print(
+            f"Warning: {', '.join(augmented)} have seen random crops or flips, and others have "
+            "not, so these are different posteriors."
+        )
 
 
 def warn_of_other_data(candidates: Iterable[Candidate]) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from utils.evaluation.metrics import closeness
 from utils.networks.network import Network
+from utils.networks.predictions import mean_probabilities
 from utils.quality.calibration import calibrated_errors, equal_width, reliability
 from utils.quality.forecasts import Forecast, ImageSets, forecast, linearised_forecast, parts_of
 from utils.quality.modes import SampleSet
@@ -37,14 +38,14 @@ def fit_references(
     network: Network, images: ImageSets, halves: dict[str, Halves], anchor: Tensor,
     num_inputs: int, num_permutations: int, num_bootstraps: int, seed: int,
 ) -> Standard:  # fmt: skip
-    """Fit every reference to its first half, and predict with that."""
+    """Fit every reference to its first half, and predict with all that is not in the second."""
     references, truths = [], {}
-    for name, (first, *_) in halves.items():
+    for name, half in halves.items():
         references.append(fit_reference(
-            name, network, first, anchor, images, num_inputs, num_permutations, seed
+            name, network, half.first, anchor, images, num_inputs, num_permutations, seed
         ))  # fmt: skip
-        parts = parts_of(len(first), len(first.modes))
-        truths[name] = forecast(network, first, parts, images).average
+        known = (weights.to(images.inside.device) for weights in half.known)
+        truths[name] = mean_probabilities(network, known, images.inside)
     return Standard(network, images, references, truths, num_bootstraps, seed)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from utils.quality.references import HMC, NETWORKS
 
 import numpy as np
-from scipy.stats import kendalltau, norm, rankdata
+from scipy.stats import norm, rankdata
 
 LEVEL = 0.95
 PERMUTATIONS = 10  # for each resampling: p has to be small where many correlations are tested
@@ -95,15 +95,25 @@ class Tau(NamedTuple):
     high: float
 
 
-def kendall(
-    first, second, clusters: Sequence, random: np.random.Generator, draws: int = 2000
-) -> Tau:
-    """Compare two orders of the same rows by Kendall's τ; resample clusters for the interval."""
-    first, second = np.asarray(first), np.asarray(second)
+def grouped_kendall(
+    first, second, groups: Sequence, clusters: Sequence, random: np.random.Generator,
+    draws: int = 2000,
+) -> Tau:  # fmt: skip
+    """Compare two orders of the same rows, by pairs of a group; resample clusters."""
+    first, second, groups = map(np.asarray, (first, second, groups))
     low, high = cluster_interval(
-        lambda rows: kendalltau(first[rows], second[rows]).statistic, clusters, random, draws
-    )
-    return Tau(float(kendalltau(first, second).statistic), low, high)
+        lambda rows: kendall_within(first[rows], second[rows], groups[rows]),
+        clusters, random, draws,
+    )  # fmt: skip
+    return Tau(kendall_within(first, second, groups), low, high)
+
+
+def kendall_within(first: np.ndarray, second: np.ndarray, groups: np.ndarray) -> float:
+    """Return Kendall's τ-b of the pairs of rows that are of one group."""
+    together = groups[:, None] == groups
+    signs = [np.sign(each[:, None] - each) * together for each in (first, second)]
+    untied = math.sqrt(math.prod(np.square(each).sum() for each in signs))
+    return float((signs[0] * signs[1]).sum() / untied) if untied else float("nan")
 
 
 def cluster_interval(
@@ -183,7 +193,7 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
 
 # ---- rows of the table: distances with scores, the orders by two references
 
-LEAST_CLUSTERS = 4  # intervals come from resampling them
+LEAST_CLUSTERS = 6  # intervals come from resampling them, and of fewer they are too short
 
 
 def distances_and_scores(
@@ -230,12 +240,14 @@ def correlate(
 def order_by_reference(rows: Sequence[dict], draws: int, seed: int) -> Tau | None:
     """Compare the orders of rows by total variation to the networks and to HMC.
 
-    The references are left out. Methods are resampled for the interval. None: there is no HMC, or
-    there are too few methods.
+    Pairs of rows count that both have one mode, or several, or as many as samples: that more modes
+    are nearer to both references says nothing about these. The references are left out. Methods are
+    resampled for the interval. None: there is no HMC, or there are too few methods.
     """
     rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
     names = [row["name"] for row in rows]
     if len(set(names)) < LEAST_CLUSTERS or HMC not in rows[0]["beside"]:
         return None
     orders = [[row["beside"][each]["total_variation"] for row in rows] for each in (NETWORKS, HMC)]
-    return kendall(*orders, names, np.random.default_rng(seed), draws)
+    groups = [row["modes"] for row in rows]
+    return grouped_kendall(*orders, groups, names, np.random.default_rng(seed), draws)

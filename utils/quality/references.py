@@ -34,6 +34,7 @@ CHANGES = {  # planted in a reference, to see whether distances notice
 }  # fmt: skip
 POWER_DRAWS = 50
 LEAST_NETWORKS = 9
+MOST_KNOWN = 2000  # samples behind a reference's predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +68,16 @@ def reference_paths(config: ReferenceConfig) -> dict[str, Path]:
 
 
 class Halves(NamedTuple):
-    """Two halves of a reference, and the modes in neither."""
+    """Two halves of a reference, the modes in neither, and all that is not in the second half.
+
+    Halves have as many samples as other rows. Predictions need no such limit: they are compared
+    with the average of `known`, so that the noise of a hundred samples is not in every comparison.
+    """
 
     first: SampleSet
     second: SampleSet
-    rest: Sequence[Posterior] = ()
+    rest: Sequence[Posterior]
+    known: SampleSet
 
 
 def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
@@ -82,10 +88,9 @@ def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
             f"{LEAST_NETWORKS}, such as those of train.py --method sgd --num_modes 200."
         )
     half = min(most, (len(modes) - 1) // 2)
-    parts = modes[:half], modes[half : 2 * half]
-    return Halves(
-        *(sample_modes("networks", part, half, seed) for part in parts), modes[2 * half :]
-    )
+    parts, rest = (modes[:half], modes[half : 2 * half]), modes[2 * half :]
+    known = sample_modes("networks", [*parts[0], *rest], MOST_KNOWN, seed)
+    return Halves(*(sample_modes("networks", part, half, seed) for part in parts), rest, known)
 
 
 def split_chains(chains: Sequence[Posterior], most: int, seed: int) -> Halves:
@@ -96,11 +101,9 @@ def split_chains(chains: Sequence[Posterior], most: int, seed: int) -> Halves:
     else:
         middle = len(chains) // 2
         halves = chains[:middle], chains[middle : 2 * middle]
-    sets = [
-        sample_modes(f"hmc {number}", pieces_of(half, CHAIN_PIECES), most, seed)
-        for number, half in enumerate(halves)
-    ]
-    return Halves(*sets)
+    pieces = [pieces_of(half, CHAIN_PIECES) for half in halves]
+    sets = [sample_modes(f"hmc {number}", each, most, seed) for number, each in enumerate(pieces)]
+    return Halves(*sets, (), sample_modes("hmc known", pieces[0], MOST_KNOWN, seed))
 
 
 @dataclass(frozen=True)

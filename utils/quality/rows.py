@@ -14,6 +14,7 @@ from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.samples import Points
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC, Halves
+from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun
 
 ONE, SEVERAL, EACH = "one", "multi", "each"  # modes: one, several, one for each sample
@@ -62,8 +63,9 @@ class Row(NamedTuple):
 
 def open_modes(path: Path, posterior: Posterior) -> Trained:
     """Return the modes of the posterior that a run has left."""
-    modes, seconds = modes_of(posterior), PastRun(path).core_seconds
-    return Trained(modes, None if seconds is None else seconds / len(modes))
+    modes, run = modes_of(posterior), PastRun(path)
+    made = max(len(modes), run.config.get("num_chains") or 0)  # with chains that are left out
+    return Trained(modes, None if run.core_seconds is None else run.core_seconds / made)
 
 
 def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
@@ -75,11 +77,18 @@ def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
     result = {}
     for name, each in trained.items():
         result[name] = each
+        derived = {}
         if all(isinstance(mode, LowRank) for mode in each.modes):
             means = [Points(mode.mean[None], mode.network) for mode in each.modes]
-            result[f"{name}_mean"] = each._replace(modes=means)
+            derived[f"{name}_mean"] = each._replace(modes=means)
         if all(isinstance(mode, BlockGaussian) for mode in each.modes):
-            result[f"{name}_linearised"] = each._replace(linearised=True)
+            derived[f"{name}_linearised"] = each._replace(linearised=True)
+        for taken in derived.keys() & trained.keys():
+            raise UserError(
+                f"{taken} is the name of a row that {name} has besides its draws: give another "
+                "name in --posteriors."
+            )
+        result |= derived
     return result
 
 
@@ -94,10 +103,10 @@ def rows_of(
     rows = []
     for name, each in trained.items():
         if name == HMC:
-            both = halves[HMC]
-            share = len(each.modes) / (len(both.first.modes) + len(both.second.modes))
-            seconds = None if each.core_seconds is None else each.core_seconds * share
-            rows.append(Row(HMC, SEVERAL, [both.second], seconds))
+            second = halves[HMC].second
+            chains = len(each.modes) // 2 or 0.5  # of which the second half is
+            seconds = each.core_seconds and each.core_seconds * chains / len(second.modes)
+            rows.append(Row(HMC, SEVERAL, [second], seconds))
             continue
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)
