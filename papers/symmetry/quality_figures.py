@@ -1,6 +1,7 @@
 """The figures on the quality and diversity of posteriors, each drawn from a run's result file."""
 
 import json
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -17,11 +18,11 @@ MODES = {  # of rows: what they are called, and their look
     "one": ("one mode", ORANGE, "white", -0.22), "multi": ("several modes", BLUE, BLUE, 0.0),
     "each": ("as many modes as samples", GREEN, GREEN, 0.22),
 }  # fmt: skip
-GROUPS = {  # of pairs, as symmetry_diversity.py names them
-    "": ("independent networks", BLUE),
-    "two_chains_": ("HMC, two chains", GREEN),
-    "one_chain_": ("HMC, one chain", PURPLE),
-    "copies_": ("copies, fine-tuned apart", ORANGE),
+GROUPS = {  # of pairs, as symmetry_diversity.py names them; wide below narrow where they coincide
+    "": ("independent networks", BLUE, 1.2),
+    "one_chain_": ("HMC, one chain", SKY, 3.5),
+    "two_chains_": ("HMC, two chains", PURPLE, 1.2),
+    "copies_": ("copies, fine-tuned apart", ORANGE, 1.2),
 }
 
 
@@ -64,13 +65,13 @@ def diversity_scale(source: Path) -> Figure:
     drawn, (axes,) = panels(1, 2)
     quantities = {"": ("MI", " [nats]"), "_disagreement": ("disagreement", "")}
     for axis, (suffix, (label, unit)) in zip(axes, quantities.items(), strict=True):
-        for key, (title, color) in groups.items():
+        for key, (title, color, width) in groups.items():
             sides = [results[f"{key}{side}{suffix}"] for side in ("inside", "outside")]
             means = [side.mean() for side in sides]
             low, high = np.quantile(sides[0], [0.05, 0.95]), np.quantile(sides[1], [0.05, 0.95])
-            axis.hlines(means[1], *low, color=color, linewidth=1.2)
-            axis.vlines(means[0], *high, color=color, linewidth=1.2)
-            axis.scatter(*means, color=color, s=18, label=title)
+            axis.hlines(means[1], *low, color=color, linewidth=width)
+            axis.vlines(means[0], *high, color=color, linewidth=width)
+            axis.scatter(*means, color=color, s=15 * width, label=title)
         ends = [0, max(axis.get_xlim()[1], axis.get_ylim()[1])]
         axis.plot(ends, ends, color=GREY, linewidth=0.8)
         axis.set(xlim=ends, ylim=ends, xlabel=f"{label} on test images{unit}")
@@ -90,10 +91,17 @@ DOTS = {  # scores in the figure of the table: titles and factors
 }  # fmt: skip
 MEASURED = {
     "weights": "MMD² of weights",
-    "canonical": "NS, sorted",
+    "canonical": "MMD², sorted",
+    "rebased": "MMD², rebased",
     "inside": "MMD² of predictions",
 }
-AGAINST = {"accuracy": "accuracy", "brier": "Brier", "ece": "ECE", "aupr_in": "AUPR in"}
+AGAINST = {
+    "accuracy": "accuracy",
+    "brier": "Brier",
+    "ece": "ECE",
+    "aupr_in": "AUPR in",
+    "fpr95_in": "FPR95 in",
+}
 
 
 REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
@@ -163,16 +171,17 @@ def _small_panels(count: int) -> tuple[Figure, list]:
     "symmetry_table", "table.json", "Distances to independent networks against scores",
     caption="Each point is a posterior with one mode (hollow) or several (filled); the networks "
     "themselves, whose distance is 0 but for noise, and HMC are crosses and do not count. ρ is the "
-    "rank correlation within both kinds, with its 95 % interval over methods.",
+    "rank correlation of these points within both kinds, with its 95 % interval over methods. "
+    "Below is that of single modes, within methods; they are not drawn.",
 )  # fmt: skip
 def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
-    found = json.loads(Path(source).with_name("correlations.json").read_text())["rows"]
+    found = json.loads(Path(source).with_name("correlations.json").read_text())
     rows, names = _rows(source, lambda row: row["distances"].get("networks"))
     looks = _looks(names)
     known = rows[0]["distances"]["networks"]
     measures = {key: each for key, each in MEASURED.items() if key in known}
-    drawn, axes = panels(len(measures), len(AGAINST), width=2.7, height=2.4)
+    drawn, axes = panels(len(measures), len(AGAINST), width=2.4, height=2.3)
     for line, (measure, distance) in zip(axes, measures.items(), strict=True):
         for axis, (score, label) in zip(line, AGAINST.items(), strict=True):
             for row in rows:
@@ -185,14 +194,21 @@ def quality_and_scores(source: Path) -> Figure:
                 )  # fmt: skip
             axis.set(xlabel=distance, ylabel=label)
             axis.xaxis.set_major_locator(MaxNLocator(4))
-            if (cell := found.get(f"{measure}/{score}")) and cell["low"] is not None:
-                axis.set_title(f"ρ = {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})")
+            axis.set_title("\n".join(_correlations(found, f"{measure}/{score}")), fontsize=7)
     handles = [
         Line2D([], [], linestyle="", marker=marker, color=color, label=name)
         for name, (marker, color) in looks.items()
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(names)))
     return drawn
+
+
+def _correlations(found: dict, name: str) -> Iterator[str]:
+    """Say what is known of a correlation over rows and over single modes."""
+    for over, label in (("rows", "ρ"), ("modes", "modes")):
+        cell = found[over].get(name)
+        if cell and cell["low"] is not None:
+            yield f"{label}: {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
 
 
 @figure(
@@ -237,7 +253,7 @@ def confidence(source: Path) -> Figure:
             shares = np.array(row["confidence"][side])
             edges = np.linspace(0, 1, len(shares) + 1)
             axis.stairs(shares, edges, color=color, linestyle=style, linewidth=1)
-        axis.set(yscale="log", xlabel="confidence", ylabel="share of images")
+        axis.set(yscale="log", xlabel="confidence", ylabel="share of images", ylim=(1e-5, 1))
         axis.set_title(f"{row['name']},\n{plural(row['num_modes'], 'mode')}")
     handles = [
         Line2D([], [], color=BLUE, label="test images"),
