@@ -6,6 +6,7 @@ from papers.symmetry.paper import PAPER
 from tests.drawn import assert_readable
 from tests.offline_runs import check_told
 from utils.data.datasets import load_pixels
+from utils.evaluation.evaluate import open_candidate, warn_of_other_posteriors
 from utils.evaluation.metrics import agreement, brier
 from utils.networks.mlp import MLP
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
@@ -21,6 +22,7 @@ from utils.report.paper import RunFigure
 
 import pytest
 import torch
+import yaml
 
 NETWORK = MLP((784, 4, 10))
 TOY = (
@@ -124,6 +126,11 @@ def check_resume(script, directory, posteriors, rows) -> None:
     for one, two in zip(rows, again, strict=True):
         assert one["scores"] == two["scores"]
         assert one["distances"] == two["distances"]
+    (directory / "DONE").unlink()
+    kept.write_text(kept.read_text()[:200])
+    done = script("symmetry_table", *TOY, *FEW, *posteriors, "--resume")
+    assert done.returncode == 2
+    assert "vi-one-00.json is damaged" in done.stderr
 
 
 def test_mistakes_end_in_a_sentence(script, tmp_path):
@@ -144,3 +151,28 @@ def test_mistakes_end_in_a_sentence(script, tmp_path):
         done = script("symmetry_table", *TOY, "--networks", tmp_path / "few", *arguments)
         assert done.returncode == 2
         assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, None),
+        ({"num_train": 100}, "different training images"),
+        ({"prior_std": 0.5}, "different priors"),
+        ({"temperature": 0.1}, "different temperatures (networks T = 1, vi T = 0.1)"),
+        ({"padding": 2}, "vi have seen random crops or flips"),
+        ({"weight_decay": 1 / 60_000}, None),
+    ],
+)
+def test_posteriors_of_other_settings_are_noticed(tmp_path, capsys, settings, words):
+    candidates = []
+    for name, changed in {"networks": {}, "vi": settings}.items():
+        save(Points(draw(2, 0), NETWORK), tmp_path / name)
+        config = {"dataset": "MNIST", "num_train": None, "prior_std": 1.0} | changed
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / name / "meta.json").write_text('{"kind": "sgd"}')
+        candidates.append(open_candidate(name, name, tmp_path / name, fewest=1))
+    warn_of_other_posteriors(candidates, 60_000)
+    printed = capsys.readouterr().out
+    assert printed.count("Warning") == (words is not None)
+    assert (words or "") in printed
