@@ -190,7 +190,7 @@ def no_correlation(results: Results) -> Finding:
                 f"ρ = {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
             )
     if not correlations:
-        raise Missing("Correlations need at least 4 posteriors besides the references, or 4 modes")
+        raise Missing("Correlations need at least 5 posteriors besides the references, or 5 modes")
     count = len(correlations)
     corrected = min(1, count * min(cell["p"] for cell in correlations))
     absent = all(-WEAK < cell["low"] <= cell["high"] < WEAK for cell in correlations)

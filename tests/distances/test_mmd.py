@@ -8,6 +8,7 @@ from utils.distances.mmd import (
     fit_width,
     gaussian_kernel,
     inner_products,
+    jackknife_error,
     linear_kernel,
     mmd_squares,
     number_modes,
@@ -180,3 +181,47 @@ def test_few_splits_are_all_taken():
     found = distance(gaussian_kernel(rows, 2.0), 10, blocks, blocks, 99, random)
     assert found.p == pytest.approx(3 / 253)
     assert len(splits(np.arange(20), 10, 99, random)) == 99
+
+
+def mmd_of_pairs(kernel: torch.Tensor, first: list[int], second: list[int], modes) -> float:
+    """Return MMD² by a double loop; pairs of one mode do not count."""
+
+    def mean(some: list[int], others: list[int]) -> float:
+        return np.mean([kernel[i, j] for i in some for j in others if modes[i] != modes[j]])
+
+    return mean(first, first) + mean(second, second) - 2 * mean(first, second)
+
+
+def test_the_jackknife_leaves_out_each_mode_of_the_second_side():
+    """Beside double loops over rows; modes of both sides have different sizes."""
+    first, second = np.repeat([0, 1, 2], [1, 3, 2]), np.repeat([0, 1, 2, 3], [4, 1, 2, 3])
+    modes = number_modes(first, second)
+    kernel = gaussian_kernel(torch.cat([normal(6, 2, 0), normal(10, 2, 1, shift=0.7)]), 2.0)
+    left = [
+        mmd_of_pairs(kernel, list(range(6)), [j for j in range(6, 16) if modes[j] != out], modes)
+        for out in (3, 4, 5, 6)
+    ]
+    expected = math.sqrt(3 / 4 * sum((each - sum(left) / 4) ** 2 for each in left))
+    assert jackknife_error(kernel, 6, modes) == pytest.approx(expected, rel=1e-9)
+    order = np.r_[:6, 6 + np.random.default_rng(0).permutation(10)]  # a mode's rows need not adjoin
+    assert jackknife_error(kernel[order][:, order], 6, modes[order]) == pytest.approx(expected)
+    few = np.flatnonzero(modes < 5)  # two modes on the second side
+    assert np.isnan(jackknife_error(kernel[few][:, few], 6, modes[few]))
+
+
+def test_the_jackknife_is_the_deviation_between_second_sides():
+    """The first side stays; fifteen modes of the second have two rows each that are nearly equal.
+
+    The ratio of the variance of 400 trials to the mean squared error has a standard error of 0.074,
+    so a false alarm has a probability of 5e-5 (by resampling 30,000 trials).
+    """
+    first, trials = normal(10, 2, 0), 400
+    modes = number_modes(np.arange(10), np.arange(30) // 2)
+    values, squares = np.empty(trials), np.empty(trials)
+    for seed in range(trials):
+        centres = normal(15, 2, 2 * seed + 1, shift=1.5).repeat_interleave(2, 0)
+        rows = torch.cat([first, centres + 0.1 * normal(30, 2, 2 * seed + 2)])
+        kernel = gaussian_kernel(rows, 8.0)
+        values[seed] = mmd_squares(kernel, first_of(10, 40), modes).item()
+        squares[seed] = jackknife_error(kernel, 10, modes) ** 2
+    assert values.var(ddof=1) / squares.mean() == pytest.approx(1, abs=0.3)

@@ -3,9 +3,12 @@
 from utils.quality.correlation import (
     _jackknife_error,
     _of_pairs,
+    correlate,
+    distances_and_scores,
     grouped_correlation,
     grouped_kendall,
     kendall_within,
+    order_by_reference,
     pair_correlation,
     partial_spearman,
 )
@@ -141,3 +144,140 @@ def test_pairs_that_are_all_equal_have_no_correlation():
     equal = np.ones((6, 6)) - np.eye(6)
     distances = np.abs(np.subtract.outer(np.arange(6), np.arange(6))).astype(float)
     assert np.isnan(pair_correlation(equal, distances, np.random.default_rng(0), draws=5).rho)
+
+
+# ---- rows of the table
+
+UP, DOWN, SWAPPED, MIXED = (1, 2, 3, 4, 5), (5, 4, 3, 2, 1), (2, 1, 3, 4, 5), (2, 1, 5, 3, 4)
+MEASURES, SCORES = ("weights", "units", "inside"), ("brier", "ece")  # no units are known
+
+
+def item(weights: float, inside: float, brier: float, ece: float) -> dict:
+    """Return distances to the networks and scores; distances to HMC are in other orders."""
+    distances = {"networks": (weights, inside), "hmc": (ece, -brier)}
+    return {
+        "distances": {
+            name: {"weights": {"value": first}, "inside": {"value": second}}
+            for name, (first, second) in distances.items()
+        },
+        "scores": {"brier": brier, "ece": ece, "nll": 0.0},
+    }
+
+
+LOW = [item(*each) for each in zip(UP, SWAPPED, UP, MIXED, strict=True)]
+HIGH = [  # distances are larger by 100, and scores smaller
+    item(100 + weights, 100 + inside, brier - 100, ece - 100)
+    for weights, inside, brier, ece in zip(UP, MIXED, SWAPPED, DOWN, strict=True)
+]
+# ρ = 1 − Σ d² / 20 of five ranks; of both groups together it is the mean, as they are equally large
+EXPECTED = {
+    "weights/brier": (1 + 0.9) / 2,
+    "weights/ece": (0.6 - 1) / 2,
+    "inside/brier": (0.9 + 0.7) / 2,
+    "inside/ece": (0.7 - 0.6) / 2,
+}
+ABSURD = [item(1e6, 1e6, -1e6, 1e6), item(-1e6, -1e6, 1e6, -1e6)]
+
+
+def row(name: str, modes: str, own: dict, **more) -> dict:
+    return {"name": name, "modes": modes} | own | more
+
+
+def references(**more) -> list[dict]:
+    """Return rows of the networks and of HMC, of one mode and of several, with absurd values."""
+    return [
+        row(name, modes, each, **more)
+        for name in ("networks", "hmc")
+        for modes in ("one", "multi")
+        for each in ABSURD
+    ]
+
+
+def rhos(cells: dict[str, dict]) -> dict[str, float]:
+    return {name: cell["rho"] for name, cell in cells.items()}
+
+
+def check_cell(cells: dict, groups: list, clusters: list) -> None:
+    """Compare the interval and p with those of the values themselves."""
+    random = np.random.default_rng(0)
+    inside, ece = [*SWAPPED, *MIXED], [*MIXED, *DOWN]
+    expected = grouped_correlation(inside, ece, groups, clusters, random, draws=20)
+    assert cells["inside/ece"] == pytest.approx(expected._asdict() | {"count": 10})
+
+
+def test_rows_correlate_within_those_of_equally_many_modes():
+    """The references would turn the correlation round; rows without distances do not count."""
+    names = [f"method {number}" for number in range(5)]
+    rows = [row(name, "one", own) for name, own in zip(names, LOW, strict=True)]
+    rows += [row(name, "multi", own) for name, own in zip(names, HIGH, strict=True)]
+    everything = [*references()[:4], *rows, *references()[4:]]
+    linearised = row("linearised", "one", ABSURD[0] | {"distances": {}})
+    cells = distances_and_scores([*everything, linearised], MEASURES, SCORES, draws=20, seed=0)
+    assert cells["modes"] == {}
+    assert rhos(cells["rows"]) == pytest.approx(EXPECTED)
+    check_cell(cells["rows"], ["one"] * 5 + ["multi"] * 5, names * 2)
+    for name in ("networks", "hmc"):  # each alone would do so
+        some = rows + [each for each in references() if each["name"] == name]
+        clusters = [each["name"] for each in some]
+        wrong = dict(correlate(some, "modes", clusters, MEASURES, SCORES, 5, 0))
+        assert wrong["weights/brier"]["rho"] < -0.2
+        assert wrong["weights/ece"]["rho"] > 0.2
+    few = distances_and_scores(rows[:3] + references(), MEASURES, SCORES, draws=5, seed=0)
+    assert few == {"rows": {}, "modes": {}}
+
+
+def test_modes_correlate_within_their_method():
+    """Modes of one method are far from those of the other, whose distances and scores differ."""
+    rows = [row("near", "one", LOW[0], points=LOW), row("far", "one", HIGH[0], points=HIGH)]
+    rows += [row("near", "multi", HIGH[0])]  # of several modes there are no points
+    cells = distances_and_scores(
+        references(points=ABSURD) + rows, MEASURES, SCORES, draws=20, seed=0
+    )
+    assert cells["rows"] == {}  # of two methods
+    assert rhos(cells["modes"]) == pytest.approx(EXPECTED)
+    check_cell(cells["modes"], ["near"] * 5 + ["far"] * 5, list(range(10)))
+
+
+def ordered(name: str, networks: float, hmc: float, agreements: tuple = (0.5, 0.5)) -> dict:
+    """Return a row with total variations to both references, and to published predictions."""
+    beside = {
+        reference: {"agreement": agreement, "total_variation": value}
+        for reference, value, agreement in zip(
+            ("networks", "hmc"), (networks, hmc), agreements, strict=True
+        )
+    }
+    beside["published"] = {"agreement": 0.5, "total_variation": -networks}
+    return {"name": name, "modes": "multi", "num_modes": 10, "beside": beside}
+
+
+@pytest.mark.parametrize(
+    ("hmc", "discordant"),
+    [(UP, 0), (DOWN, 10), ((3, 5, 1, 2, 4), 5), (MIXED, 3), ((1, 4, 2, 3, 5), 2)],
+)
+def test_orders_by_both_references(hmc, discordant):
+    """τ = 1 − 2 · discordant / 10 of five methods, in whatever order rows come.
+
+    The orders by agreement have 7 discordant pairs; the references' own rows would make many more.
+    """
+    agreements = list(zip(UP, (4, 3, 5, 1, 2), strict=True))
+    rows = [
+        ordered(f"method {k}", 0.1 * UP[k], 0.01 * hmc[k], agreements[k]) for k in (3, 0, 4, 1, 2)
+    ]
+    own = [ordered("networks", 0.0, 0.9), ordered("hmc", 0.9, 0.0)]
+    found = order_by_reference([own[0], *rows, own[1]], draws=50, seed=0)
+    assert found.tau == pytest.approx(1 - 2 * discordant / 10)
+    assert found.low - 1e-12 <= found.tau <= found.high + 1e-12
+    if discordant in (0, 10):
+        assert found.low == pytest.approx(found.high)
+    turned = [ordered(f"method {k}", 0.01 * hmc[k], 0.1 * UP[k]) for k in (3, 0, 4, 1, 2)]
+    assert order_by_reference(turned, draws=50, seed=0).tau == pytest.approx(found.tau)
+
+
+def test_orders_need_hmc_and_five_methods():
+    rows = [ordered(f"method {k}", 0.1 * k, 0.2 * k) for k in range(5)]
+    own = [ordered("networks", 0.0, 0.9), ordered("hmc", 0.9, 0.0)]
+    assert order_by_reference(rows + own, draws=20, seed=0).tau == 1
+    assert order_by_reference(rows[:4] + own, draws=20, seed=0) is None
+    for each in rows:
+        del each["beside"]["hmc"]
+    assert order_by_reference(rows, draws=20, seed=0) is None

@@ -193,7 +193,7 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
 
 # ---- rows of the table: distances with scores, the orders by two references
 
-LEAST_CLUSTERS = 6  # intervals come from resampling them, and of fewer they are too short
+LEAST_CLUSTERS = 5  # intervals come from resampling them, and of fewer they are too short
 
 
 def distances_and_scores(
