@@ -363,7 +363,7 @@ def sentences_on_quality(numbers: dict) -> list[str]:
     (several,) = [c for c in numbers["claims"] if c["claim"].startswith("Posteriors with several m")
                   and "better" in c["claim"]]  # fmt: skip
     cases, better, worse = re.findall(
-        r"of (\d+) scores of \d+ methods (\d+) are clearly better and (\d+)", several["in_short"]
+        r"of (\d+) scores in \d+ rows? (\d+) are clearly better and (\d+)", several["in_short"]
     )[0]
     return [
         f"several modes are better than one in {better} of {cases} scores and worse in {worse}",
