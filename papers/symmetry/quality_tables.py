@@ -71,7 +71,7 @@ def closeness_table(rows: list[dict]) -> Table:
         for row in rows
     ]  # fmt: skip
     return Table(
-        head, lines, title="Predictions beside the references' first halves",
+        head, lines, title="Predictions beside the references",
         note="± standard errors over the modes of the row.",
     )  # fmt: skip
 

@@ -68,10 +68,11 @@ def reference_paths(config: ReferenceConfig) -> dict[str, Path]:
 
 
 class Halves(NamedTuple):
-    """Two halves of a reference, the modes in neither, and all that is not in the second half.
+    """Two halves of a reference, the modes in neither, and what predictions are compared with.
 
     Halves have as many samples as other rows. Predictions need no such limit: they are compared
-    with the average of `known`, so that the noise of a hundred samples is not in every comparison.
+    with the average of `known`, all samples of HMC's first half or all networks that are not in the
+    second, so that the noise of a hundred samples is not in every comparison.
     """
 
     first: SampleSet
@@ -137,7 +138,8 @@ class Reference:
             results[space.name] = measured | {"error": error}
         if several:
             theirs = invariants(network, weights)
-            classified = classify(self.invariants, theirs, both, self.permutations // 5, random)
+            draws = (self.permutations + 1) // 5  # 20 at least can show p < 0.05
+            classified = classify(self.invariants, theirs, both, draws, random)
             results["classifier"] = classified._asdict()
         return results
 
