@@ -55,6 +55,8 @@ from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import count_symmetries, total
 
+from torch import Tensor
+
 KIND = "symmetry_table"
 PUBLISHED = "published"
 KINDS = {HMC: "chain"}  # of runs, as reproduce.py calls them
@@ -95,18 +97,14 @@ def main(config: TableConfig) -> None:
     data = load_dataset(config.dataset, config.data_dir)
     warn_of_other_posteriors(candidates.values(), len(data.train_labels))
     images = load_test_images(network, data, config.ood, config.data_dir, config.num_images)
-    published = {}
-    if config.published != NONE:
-        path = config.published
-        published = {PUBLISHED: published_predictions(path, images.labels, config.data_dir)}
+    published = read_published(images.labels, config)  # first: it may be missing
     run = open_run(config, KIND, device, inputs)
     # weights: each reference in three spaces, and a row in two
     numbers = (3 * len(halves) + 4) * 2 * config.num_samples * network.num_weights
     check_space(run.directory, memory_bytes=4 * numbers, disk_bytes=10**7)
     network.save(run.path("network.json"))
     with run.graceful_stop():
-        standard = prepare(network, images.to(device), halves, config)
-        standard = standard._replace(truths=standard.truths | published)
+        standard = prepare(network, images.to(device), halves, published, config)
         rows = compare_all(trained, halves, standard, run)
         powers = powers_of(standard, halves, run)
     finish(rows, summary_of(standard, powers), run)
@@ -156,14 +154,23 @@ def split_references(trained: dict[str, Trained], config: TableConfig) -> dict[s
     return halves
 
 
+def read_published(labels: Tensor, config: TableConfig) -> dict[str, Tensor]:
+    """Return the published predictions by name, if they are asked for."""
+    if config.published == NONE:
+        return {}
+    return {PUBLISHED: published_predictions(config.published, labels, config.data_dir)}
+
+
 def prepare(
-    network: Network, images: ImageSets, halves: dict[str, Halves], config: TableConfig
-) -> Standard:
+    network: Network, images: ImageSets, halves: dict[str, Halves], published: dict[str, Tensor],
+    config: TableConfig,
+) -> Standard:  # fmt: skip
     (anchor,) = halves[NETWORKS].rest[0].draw(1, generator(config.seed, "anchor"))
-    return fit_references(
+    standard = fit_references(
         network, images, halves, anchor, config.num_inputs, config.num_permutations,
         config.num_bootstraps, config.seed,
     )  # fmt: skip
+    return standard._replace(truths=standard.truths | published)
 
 
 # ---- comparing
