@@ -116,7 +116,8 @@ def stationary_state(data: Dataset, samples: Path) -> Tensor:
 
 def near_posterior(network: Network, data: Dataset, epochs: int, lengths: tuple) -> Tensor:
     """An anchored MAP, moved on by some trajectories."""
-    (weights,) = anchored_maps(network, data, [generator(0, "anchor")], 0, epochs)
+    anchor = STANDARD_NORMAL.draw(network, generator(0, "anchor"))
+    (weights,) = anchored_maps(network, data, anchor[None], 0, epochs)
     target = Potential(network, data.train_images, data.train_labels)
     for number, length in enumerate(lengths):
         weights, _ = transition(
@@ -293,7 +294,8 @@ def energy_note(data, state, momentum, autograd: Autograd, peer) -> str:
 def compare_lenet_steps(problem: Path, options: argparse.Namespace) -> None:
     """The same for LeNet, from an anchored MAP; few of its margins are large enough for lists."""
     data = inputs_for(LENET, load_dataset("FashionMNIST", options.data_dir, LENET_IMAGES))
-    (state,) = anchored_maps(LENET, data, [generator(0, "anchor")], 0, 2, LENET_PRIOR)
+    anchor = LENET_PRIOR.draw(LENET, generator(0, "anchor"))
+    (state,) = anchored_maps(LENET, data, anchor[None], 0, 2, LENET_PRIOR)
     momentum = torch.randn(state.shape, generator=generator(0, "benchmark_momentum"))
     np.savez(
         problem, images=data.train_images, labels=data.train_labels, weights=state,

@@ -22,7 +22,7 @@ import harness
 from utils.data.datasets import Dataset, load_pixels
 from utils.evaluation.diagnostics import FOLLOW_LABELS, Quantities, diagnose_all, ess_mean
 from utils.methods.hmc.anchored import anchored_maps
-from utils.methods.hmc.potential import Potential
+from utils.methods.hmc.potential import STANDARD_NORMAL, Potential
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.runs.seeding import generator
@@ -79,9 +79,10 @@ def compare(name: str, trial: Trial, data_dir: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         problem = Path(folder) / "problem.npz"
         streams = [generator(0, "anchor", number) for number in range(trial.num_chains)]
+        anchors = torch.stack([STANDARD_NORMAL.draw(network, stream) for stream in streams])
         np.savez(
             problem, images=data.train_images, labels=data.train_labels, sizes=network.sizes,
-            starts=anchored_maps(network, data, streams, 0, ANCHORED_EPOCHS),
+            starts=anchored_maps(network, data, anchors, 0, ANCHORED_EPOCHS),
         )  # fmt: skip
         chains = {title: run_peer(peer, problem, trial) for peer, title in PEERS.items()}
         chains[OURS] = run_ours(name, trial, data_dir, Path(folder))

@@ -8,7 +8,7 @@ from utils.data.datasets import load_pixels
 from utils.methods.hmc.anchored import anchored_maps
 from utils.methods.hmc.leapfrog import leapfrog
 from utils.methods.hmc.neighbour_list import SAFE_MARGIN
-from utils.methods.hmc.potential import Potential, true_margins
+from utils.methods.hmc.potential import STANDARD_NORMAL, Potential, true_margins
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.mlp_gradients import MLPPasses
@@ -230,7 +230,8 @@ class Watched:
 def test_in_burnin_when_margins_gather_speed_no_point_is_overlooked(data_dir):
     """From an anchored start the fall of margins becomes several times as fast within a path."""
     data, network = load_pixels("MNIST", data_dir, 3000), MLP((784, 64, 10))
-    (start,) = anchored_maps(network, data, [generator(0, "initial_weights", 0)], 0, epochs=3)
+    anchor = STANDARD_NORMAL.draw(network, generator(0, "initial_weights", 0))
+    (start,) = anchored_maps(network, data, anchor[None], 0, epochs=3)
     problem = network, data.train_images, data.train_labels
     listed, momentum = Watched(*problem), normal(len(start), seed=0)
     found = leapfrog(listed, start, momentum, 0.0015, 120)

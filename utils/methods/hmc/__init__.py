@@ -5,6 +5,7 @@ Modules, each importing only from those before it:
     neighbour_list   which training points a force looks at
     potential        the log joint, its gradient, and forces along a trajectory
     mass             the metric of momenta, and how it is learnt
+    fixed_weights    a control without symmetries: weights of infinite mass
     leapfrog         trajectories, and whether they lead back to their start
     adaptation       step sizes, lengths of trajectories, annealed chains
     chains           transitions, and several chains that make them

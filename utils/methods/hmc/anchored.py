@@ -15,7 +15,6 @@ from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
 
-import torch
 from torch import Tensor
 
 LEARNING_RATES = (0.01, 0.003, 0.001)  # of Adam, one after the other
@@ -23,17 +22,15 @@ BATCH_SIZE = 250
 
 
 def anchored_maps(
-    network: Network, data: Dataset, streams: list[torch.Generator], seed: int, epochs: int,
-    prior: Prior = STANDARD_NORMAL, temperature: float = 1.0, numbers: Sequence[int] | None = None,
+    network: Network, data: Dataset, anchors: Tensor, seed: int, epochs: int,
+    prior: Prior = STANDARD_NORMAL, numbers: Sequence[int] | None = None,
     on_epoch: Callable[[int, int, float], None] = lambda member, epoch, loss: None,
 ) -> Tensor:  # fmt: skip
-    """Return one anchored MAP per stream [K, d]; each stream draws an anchor.
+    """Return the MAP near each anchor [K, d].
 
     Train for `epochs` at each of the learning rates. The `numbers` name the random orders of data,
     by default from 0 on.
     """
-    anchors = torch.stack([prior.tempered(temperature).draw(network, stream) for stream in streams])
-    anchors = anchors.to(data.train_images.device)
     settings = TrainingSettings(
         "Adam", LEARNING_RATES[0], BATCH_SIZE, prior_precision=prior.precision
     )

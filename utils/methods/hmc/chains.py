@@ -109,9 +109,6 @@ class Chains:
             self.iterations + others.iterations, self.masses + others.masses,
         )  # fmt: skip
 
-    def mass(self, chain: int) -> MassMatrix:
-        return self.masses[chain].mass if self.masses else IDENTITY
-
 
 def start_chains(weights: Tensor, settings: HMCSettings, mass: str = "identity") -> Chains:
     """Return chains before their first transition; they learn a mass of this kind."""
@@ -124,8 +121,11 @@ def start_chains(weights: Tensor, settings: HMCSettings, mass: str = "identity")
 def advance(
     target, chains: Chains, settings: HMCSettings, seed: int, ranks: Ranks = ALONE,
     spread_chains: bool = False, on_step: Callable[[], None] = lambda: None,
+    mass: MassMatrix = IDENTITY,
 ) -> tuple[Chains, list[Transition]]:  # fmt: skip
     """Move every active chain one transition further; call `on_step` before each leapfrog step.
+
+    `mass` is that of chains that do not learn one.
 
     Several ranks either move the chains side by side, one each (`spread_chains`), or make each
     transition together, each with its part of the data.
@@ -149,7 +149,7 @@ def advance(
             weights[k], result = transition(
                 target, weights[k], settings.step_size_at(adaptation, iteration),
                 settings.draw_steps(adaptation, iteration, seed, "length", k, iteration),
-                seed, k, iteration, on_step=on_step, mass=masses[k].mass if masses else IDENTITY,
+                seed, k, iteration, on_step=on_step, mass=masses[k].mass if masses else mass,
                 reversal_every=settings.reversal_every,
             )  # fmt: skip
             reports[mine] = torch.tensor(result, dtype=torch.float64)

@@ -7,6 +7,7 @@ from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
 from utils.methods.hmc.anchored import LEARNING_RATES, anchored_maps
 from utils.methods.hmc.chains import Chains, advance, start_chains
 from utils.methods.hmc.display import monitored, print_summary
+from utils.methods.hmc.fixed_weights import FixedWeights
 from utils.methods.hmc.mass import MASSES, check_size
 from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import FORCES, Potential
@@ -79,6 +80,12 @@ class HMCConfig(PriorConfig):
         "networks; step_size and trajectory_length are then in units of the posterior's deviations",
         choices=MASSES,
     )
+    fixed_share: float = option(
+        0.0,
+        "share of the weights, at random, that all chains hold at the same draw from the prior: a "
+        "control without symmetries",
+        minimum=0, below=1,
+    )  # fmt: skip
     force: str = option("auto", "how gradients along trajectories are computed", choices=FORCES)
     reversal_every: int = option(
         20,
@@ -106,6 +113,9 @@ class HMCConfig(PriorConfig):
     def schedule(self) -> Schedule:
         return Schedule(self.num_chains, self.num_burnin, self.num_samples, self.store_every)
 
+    def fixed_weights(self, problem: Problem) -> FixedWeights:
+        return FixedWeights(problem.network, self.fixed_share, problem.tempered_prior, self.seed)
+
     def hmc_settings(self) -> HMCSettings:
         if (self.num_steps is None) == (self.trajectory_length is None):
             raise UserError(
@@ -116,6 +126,11 @@ class HMCConfig(PriorConfig):
             raise UserError(
                 "The step size is adapted in burn-in, and this run has none: give --num_burnin, "
                 "or --no-adapt_step_size."
+            )
+        if self.fixed_share and self.mass != "identity":
+            raise UserError(
+                "Fixed weights have an infinite mass, and the others the identity: give --mass "
+                "identity with a --fixed_share."
             )
         if not 1 / LARGEST_STEP_SIZE <= self.step_size <= LARGEST_STEP_SIZE:
             raise UserError(
@@ -140,12 +155,13 @@ def run_chains(config: HMCConfig, problem: Problem, ranks: Ranks, run: Run | Non
         record = ChainRecord(run, problem, schedule, config.seed, config.checkpoint_seconds)
     potential = build_potential(config, problem, ranks)
     chains = resume_or_start(config, problem, settings, ranks, record)
+    mass = config.fixed_weights(problem).mass(problem.device)
     with monitored(record, chains, settings, schedule) as monitor:
         while chains.iteration < schedule.num_iterations:
             with threads_for(potential.flops):
                 chains, transitions = advance(
                     potential, chains, settings, config.seed, ranks,
-                    spread_chains=config.parallel == "chains", on_step=monitor.step,
+                    spread_chains=config.parallel == "chains", on_step=monitor.step, mass=mass,
                 )  # fmt: skip
             monitor.add(chains, transitions)
     if ranks.first:
@@ -238,30 +254,27 @@ def start_weights(config: HMCConfig, problem: Problem, first: int = 0) -> Tensor
     starts = ("anchored", "initialisation") if config.start == "mixed" else (config.start,)
     start_of = {chain: starts[chain % len(starts)] for chain in numbers}
     anchored = [chain for chain in numbers if start_of[chain] == "anchored"]
-    maps = anchored_starts(config, problem, {chain: streams[chain] for chain in anchored})
-    prior, network = problem.tempered_prior, problem.network
-    draws = {"prior": prior.draw, "initialisation": type(network).initial_weights}
-    weights = [
-        maps[chain] if chain in anchored else draws[start_of[chain]](network, streams[chain])
-        for chain in numbers
-    ]
-    return torch.stack([start.to(problem.device) for start in weights])
+    prior, network, fixed = problem.tempered_prior, problem.network, config.fixed_weights(problem)
+    initialisation = type(network).initial_weights
+    draws = {"prior": prior.draw, "anchored": prior.draw, "initialisation": initialisation}
+    weights = [draws[start_of[chain]](network, streams[chain]) for chain in numbers]
+    weights = fixed.apply(torch.stack(weights)).to(problem.device)
+    if anchored:
+        rows = [chain - first for chain in anchored]
+        weights[rows] = fixed.apply(anchored_starts(config, problem, weights[rows], anchored))
+    return weights
 
 
 def anchored_starts(
-    config: HMCConfig, problem: Problem, streams: dict[int, torch.Generator]
-) -> dict[int, Tensor]:
-    """Return a MAP near a draw from the prior for each of these chains."""
-    if not streams:
-        return {}
-    total = len(LEARNING_RATES) * config.anchored_epochs * len(streams)
+    config: HMCConfig, problem: Problem, anchors: Tensor, chains: list[int]
+) -> Tensor:
+    """Return the MAP near the anchor of each of these chains."""
+    total = len(LEARNING_RATES) * config.anchored_epochs * len(chains)
     with progress_bar(total, "anchored start") as bar:
-        maps = anchored_maps(
-            problem.network, problem.data, list(streams.values()), config.seed,
-            config.anchored_epochs, problem.prior, problem.temperature, list(streams),
-            on_epoch=lambda member, epoch, loss: bar.update(),
+        return anchored_maps(
+            problem.network, problem.data, anchors, config.seed, config.anchored_epochs,
+            problem.prior, chains, on_epoch=lambda member, epoch, loss: bar.update(),
         )  # fmt: skip
-    return dict(zip(streams, maps, strict=True))
 
 
 class HMC(Method):
