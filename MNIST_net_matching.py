@@ -28,20 +28,20 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network, initial_stack
 from utils.networks.registry import network_and_data
+from utils.rebasin.assignment import Matching
+from utils.rebasin.many_to_one import most_similar
+from utils.rebasin.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
+from utils.rebasin.rebase import rebase
+from utils.rebasin.response_matching import ActivationMatcher
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.tables import Table
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
-from utils.symmetry.assignment import Matching
 from utils.symmetry.counts import chance_transpositions
-from utils.symmetry.many_to_one import most_similar
-from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import expected_transpositions
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.response_matching import ActivationMatcher
-from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import torch

@@ -29,6 +29,9 @@ from utils.methods.training import (
 )
 from utils.networks.network import Network
 from utils.networks.registry import network_and_data
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
+from utils.rebasin.rebase import move
 from utils.report.tables import Table, number
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
@@ -39,10 +42,7 @@ from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.symmetry.permutation import random_permutation
-from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import Transformation
 
 import numpy as np

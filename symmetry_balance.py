@@ -33,6 +33,9 @@ from utils.networks.mlp import MLP
 from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for, network_for
+from utils.rebasin.paths import Line, barrier, score
+from utils.rebasin.rebase import rebase
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import NETWORKS, Config, NetworkConfig, option
@@ -50,9 +53,6 @@ from utils.symmetry.mass import (
     minimum_of,
     scalable_groups,
 )
-from utils.symmetry.paths import Line, barrier, score
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

@@ -25,6 +25,8 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks
+from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.rebase import move, rebase_all
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -35,9 +37,7 @@ from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.mass import minimum_mass, scalable_groups
-from utils.symmetry.matching import METHODS, make_matcher
 from utils.symmetry.normal_forms import NormalForm, unit_norm
-from utils.symmetry.rebasin import move, rebase_all
 
 import numpy as np
 from torch import Tensor

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from papers.symmetry.paper import PAPER
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
+from utils.rebasin.rebase import rebase
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -31,10 +33,8 @@ from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.normal_forms import KEYS
-from utils.symmetry.rebasin import rebase
 from utils.symmetry.transformation import random_transformation
 from utils.symmetry.unit_order import largest_units, uniformity
-from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

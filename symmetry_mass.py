@@ -22,6 +22,7 @@ from papers.symmetry.paper import PAPER
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.files import open_members
+from utils.rebasin.rebase import move
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -37,7 +38,6 @@ from utils.symmetry.mass import (
     scalable_groups,
     without_idle_units,
 )
-from utils.symmetry.rebasin import move
 from utils.symmetry.transformation import random_transformation
 
 import numpy as np

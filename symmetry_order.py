@@ -22,6 +22,8 @@ from utils.data.datasets import Dataset
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network, initial_stack
 from utils.networks.registry import network_and_data
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.matching import make_matcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import PermutationConfig, option
@@ -30,8 +32,6 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.symmetry.assignment import Matcher
-from utils.symmetry.matching import make_matcher
 from utils.symmetry.normal_forms import KEYS, unit_keys
 from utils.symmetry.unit_order import order_correlation
 

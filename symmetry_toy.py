@@ -20,6 +20,7 @@ from papers.symmetry.values import median_error
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.posteriors.samples import Points
+from utils.rebasin.rebase import move
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
 from utils.runs.config import Config, option
@@ -29,7 +30,6 @@ from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.symmetry.normal_forms import count_ties, sort_units, unit_norm
-from utils.symmetry.rebasin import move
 
 import numpy as np
 import torch

@@ -12,11 +12,11 @@ import argparse
 import harness
 from utils.data.datasets import Dataset, load_pixels
 from utils.networks.mlp import MLP
+from utils.rebasin.paths import Line, score
+from utils.rebasin.response_matching import ActivationMatcher
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.runs.compute import choose_matmul
 from utils.runs.seeding import generator
-from utils.symmetry.paths import Line, score
-from utils.symmetry.response_matching import ActivationMatcher
-from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from scipy.optimize import linear_sum_assignment

@@ -15,10 +15,10 @@ import harness
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
+from utils.rebasin.matching import METHODS, make_matcher
 from utils.report.figures import BLUE, GREEN, ORANGE, PURPLE, panels, styled
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
-from utils.symmetry.matching import METHODS, make_matcher
 from utils.symmetry.transformation import Transformation
 
 import torch

@@ -54,6 +54,9 @@ from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import no_moments
 from utils.posteriors.samples import open_samples
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.paths import Line, barrier, score
+from utils.rebasin.rebase import rebase_all
 from utils.report.tables import Table
 from utils.runs.config import Parser
 from utils.runs.errors import UserError
@@ -62,10 +65,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
 from utils.runs.wording import plural
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, score
 from utils.symmetry.permutation import expected_transpositions
-from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import torch

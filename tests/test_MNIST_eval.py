@@ -18,11 +18,11 @@ from utils.evaluation.pruning import list_prunings
 from utils.evaluation.weight_space import open_weight_space
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.rebase import rebase
 from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import rebase
 
 import numpy as np
 import pytest

@@ -6,15 +6,15 @@ from MNIST_net_matching import ALIGNMENTS, NetMatchingConfig, main
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
+from utils.rebasin.assignment import Matching
+from utils.rebasin.many_to_one import most_similar
+from utils.rebasin.response_matching import ActivationMatcher
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.runs.config import load_config
 from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
-from utils.symmetry.assignment import Matching
-from utils.symmetry.many_to_one import most_similar
 from utils.symmetry.permutation import num_transpositions
-from utils.symmetry.response_matching import ActivationMatcher
-from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import pytest

@@ -3,7 +3,8 @@
     runs        settings, run directories, checkpoints, records, random streams
     data        data sets
     networks    networks as functions of a flat weight vector
-    symmetry    permutations of hidden units, matching, paths between networks
+    symmetry    permutations, scales and signs of hidden units; normal forms
+    rebasin     matching the units of networks; paths between networks
     posteriors  what methods leave and evaluation sees
     distances   MMD between sets of networks, with and without symmetries
     evaluation  predictions, metrics, standard errors, diagnostics

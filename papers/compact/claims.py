@@ -9,10 +9,10 @@ from functools import partial
 from papers.compact.tables import METHODS, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
+from utils.rebasin.paths import barrier
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
-from utils.symmetry.paths import barrier
 
 import numpy as np
 import torch

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from utils.rebasin.paths import barrier
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records
-from utils.symmetry.paths import barrier
 from utils.symmetry.permutation import expected_transpositions
 
 import numpy as np

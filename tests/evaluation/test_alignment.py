@@ -15,9 +15,9 @@ from utils.evaluation.alignment import (
 from utils.evaluation.setting import EvaluationConfig, Setting
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
-from utils.symmetry.matching import make_matcher
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.symmetry.transformation import Transformation, random_transformation
-from utils.symmetry.weight_matching import WeightMatcher
 
 import numpy as np
 import pytest

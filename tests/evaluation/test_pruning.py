@@ -19,7 +19,7 @@ from utils.evaluation.pruning import (
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
-from utils.symmetry.repair import unit_moments
+from utils.rebasin.repair import unit_moments
 
 import pytest
 import torch

@@ -4,7 +4,7 @@ from utils.evaluation.views import SCALES, Refinement, TauSearch
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
-from utils.symmetry.repair import unit_moments
+from utils.rebasin.repair import unit_moments
 
 import pytest
 import torch

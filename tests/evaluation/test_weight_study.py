@@ -23,8 +23,8 @@ from utils.evaluation.weight_study import (
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks, merge_all
-from utils.symmetry.assignment import Matching
-from utils.symmetry.matching import make_matcher
+from utils.rebasin.assignment import Matching
+from utils.rebasin.matching import make_matcher
 from utils.symmetry.permutation import expected_transpositions
 from utils.symmetry.transformation import Transformation
 

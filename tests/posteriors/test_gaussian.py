@@ -6,9 +6,9 @@ from tests.networks.toy_networks import NETWORKS
 from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.runs.seeding import generator
 from utils.symmetry.transformation import random_transformation
-from utils.symmetry.weight_matching import WeightMatcher
 
 import pytest
 import torch

@@ -4,9 +4,9 @@ from tests.symmetry.planted import any_permutation
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import block_of, fit_blocks, merge_all, no_moments
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.rebase import rebase_all
 from utils.runs.errors import UserError
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import rebase_all
 
 import numpy as np
 import pytest

@@ -6,15 +6,15 @@ from tests.networks.conv_networks import SMALL, drawn_images, drawn_weights, sma
 from utils.networks.mlp import MLP
 from utils.networks.predictions import recompute_statistics
 from utils.networks.registry import conv_network
+from utils.rebasin.many_to_one import Selection, most_similar
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.paths import Line, barrier, repair, repair_note, score
+from utils.rebasin.rebase import rebase
+from utils.rebasin.response_matching import ActivationMatcher, Stack
+from utils.rebasin.weight_matching import CosineMatcher
 from utils.runs.seeding import generator
 from utils.symmetry.counts import chance_transpositions, count_symmetries, total
-from utils.symmetry.many_to_one import Selection, most_similar
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.paths import Line, barrier, repair, repair_note, score
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
-from utils.symmetry.weight_matching import CosineMatcher
 
 import pytest
 import torch

@@ -19,9 +19,9 @@ from utils.distances.mmd import fit_width, gaussian_kernel, linear_kernel
 from utils.distances.units import fit_unit_features, without_scales
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
+from utils.rebasin.rebase import rebase
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.symmetry.normal_forms import sort_units
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.weight_matching import WeightMatcher
 
 import torch
 from torch import Tensor

@@ -20,12 +20,12 @@ from utils.networks.predictions import class_probabilities
 from utils.posteriors.compact import Compact, from_rows
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, block_of, enter_block, merge_all
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.consensus import consensus
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.rebase import iterated_mean, move, rebase
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.assignment import Matcher
-from utils.symmetry.consensus import consensus
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import iterated_mean, move, rebase
 from utils.symmetry.transformation import Transformation
 
 import numpy as np

@@ -41,11 +41,11 @@ from utils.evaluation.weight_study import (
 )
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.moments import no_moments
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.rebase import rebase_all
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
-from utils.symmetry.assignment import Matcher
 from utils.symmetry.counts import chance_transpositions
-from utils.symmetry.rebasin import rebase_all
 
 from torch import Tensor
 

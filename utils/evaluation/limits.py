@@ -25,9 +25,9 @@ from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior, is_set
+from utils.rebasin.matching import RESPONSES
+from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.runs.seeding import generator
-from utils.symmetry.matching import RESPONSES
-from utils.symmetry.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np

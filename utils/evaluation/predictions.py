@@ -143,7 +143,7 @@ class View(NamedTuple):
     title: str
     way: str = ""  # of rebasin, behind a further q_r: a key of `ways.WAYS`
     scale: str = ""  # of σ, found on training images: TAU or TAUS; else 1
-    repair: bool = False  # units of all networks, as in `symmetry.repair`
+    repair: bool = False  # units of all networks, as in `rebasin.repair`
 
 
 TAU, TAUS = "one number", "one number for each layer"

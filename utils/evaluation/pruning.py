@@ -15,9 +15,9 @@ from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.gaussian import Gaussian
+from utils.rebasin.repair import repaired, unit_moments
 from utils.runs.progress import progress_bar
 from utils.runs.seeding import generator
-from utils.symmetry.repair import repaired, unit_moments
 
 import numpy as np
 import torch

@@ -10,9 +10,9 @@ from utils.evaluation.weight_study import alive_weights, choose_watched, dead_we
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.matching import make_matcher
 from utils.runs.config import Config, option
-from utils.symmetry.assignment import Matcher
-from utils.symmetry.matching import make_matcher
 
 import torch
 from torch import Tensor

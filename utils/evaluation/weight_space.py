@@ -10,10 +10,10 @@ from utils.networks.network import Network
 from utils.posteriors.files import read_with_network
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.posterior import Posterior
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.rebase import move
 from utils.runs.errors import UserError
 from utils.runs.run import Run
-from utils.symmetry.assignment import Matcher
-from utils.symmetry.rebasin import move
 
 import numpy as np
 import torch

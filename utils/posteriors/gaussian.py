@@ -12,9 +12,9 @@ from pathlib import Path
 from utils.networks.network import Network
 from utils.posteriors.prior import Prior
 from utils.posteriors.samples import save_kind
+from utils.rebasin.assignment import Matcher, Matching
+from utils.rebasin.rebase import rebase
 from utils.runs.files import save_arrays
-from utils.symmetry.assignment import Matcher, Matching
-from utils.symmetry.rebasin import rebase
 from utils.symmetry.transformation import Transformation
 
 import torch

@@ -15,8 +15,8 @@ from utils.methods.hmc.mass import IDENTITY, MassMatrix
 from utils.networks.mlp import MLP
 from utils.posteriors.moments import fit_blocks
 from utils.posteriors.prior import Prior
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import rebase_all
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.rebase import rebase_all
 
 import pytest
 import torch

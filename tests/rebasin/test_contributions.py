@@ -6,13 +6,13 @@ from tests.networks.conv_networks import drawn_images, drawn_weights, small
 from tests.networks.toy_networks import NETWORKS, inputs_for
 from utils.networks.mlp import MLP
 from utils.networks.network import TANH
+from utils.rebasin.contributions import contributions
+from utils.rebasin.matching import make_matcher
+from utils.rebasin.rebase import rebase
+from utils.rebasin.response_matching import ContributionMatcher
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.runs.errors import UserError
-from utils.symmetry.contributions import contributions
-from utils.symmetry.matching import make_matcher
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.response_matching import ContributionMatcher
 from utils.symmetry.transformation import Transformation, random_transformation
-from utils.symmetry.weight_matching import WeightMatcher
 
 import pytest
 import torch

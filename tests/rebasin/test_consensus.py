@@ -4,7 +4,7 @@ import itertools
 
 from tests.networks.toy_networks import NETWORKS, inputs_for
 from utils.networks.mlp import MLP
-from utils.symmetry.consensus import consensus
+from utils.rebasin.consensus import consensus
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import pytest

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from utils.networks.network import Network
-from utils.symmetry.assignment import Matching, assign_all
-from utils.symmetry.contributions import contributions, head_weights, heads_of
+from utils.rebasin.assignment import Matching, assign_all
+from utils.rebasin.contributions import contributions, head_weights, heads_of
+from utils.rebasin.weight_matching import CosineMatcher
 from utils.symmetry.transformation import Transformation, has_signs, numbered
-from utils.symmetry.weight_matching import CosineMatcher
 
 import torch
 from torch import Tensor

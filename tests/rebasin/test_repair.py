@@ -2,8 +2,8 @@
 
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
 from utils.networks.mlp import MLP
+from utils.rebasin.repair import repaired, unit_moments
 from utils.runs.errors import UserError
-from utils.symmetry.repair import repaired, unit_moments
 
 import pytest
 import torch

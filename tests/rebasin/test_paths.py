@@ -2,8 +2,8 @@
 
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.symmetry.paths import Line, barrier, score, tensor_distances, tensor_names
-from utils.symmetry.response_matching import ActivationMatcher, Stack
+from utils.rebasin.paths import Line, barrier, score, tensor_distances, tensor_names
+from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation
 
 import pytest

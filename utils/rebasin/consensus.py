@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from utils.networks.network import Network
-from utils.symmetry.assignment import assign_all
-from utils.symmetry.contributions import contributions, head_weights, heads_of
-from utils.symmetry.response_matching import unit_rows
+from utils.rebasin.assignment import assign_all
+from utils.rebasin.contributions import contributions, head_weights, heads_of
+from utils.rebasin.response_matching import unit_rows
 from utils.symmetry.transformation import Transformation, has_signs, numbered
 
 import torch

@@ -14,10 +14,10 @@ is that of Σ_n a_i(n) b_π(i)(n).
 """
 
 from utils.networks.network import Network
+from utils.rebasin.assignment import Matcher
+from utils.rebasin.response_matching import ActivationMatcher, ContributionMatcher
+from utils.rebasin.weight_matching import CosineMatcher, WeightMatcher
 from utils.runs.errors import UserError
-from utils.symmetry.assignment import Matcher
-from utils.symmetry.response_matching import ActivationMatcher, ContributionMatcher
-from utils.symmetry.weight_matching import CosineMatcher, WeightMatcher
 
 from torch import Tensor
 

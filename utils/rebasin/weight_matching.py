@@ -7,8 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from utils.networks.network import Network
+from utils.rebasin.assignment import Matching, assign_all, children_of, place, reached_similarity
 from utils.runs.seeding import generator
-from utils.symmetry.assignment import Matching, assign_all, children_of, place, reached_similarity
 from utils.symmetry.transformation import Transformation, incoming_slots, units_first
 
 import torch

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.networks.predictions import recompute_statistics
-from utils.symmetry.response_matching import Stack
+from utils.rebasin.response_matching import Stack
 
 import torch
 from torch import Tensor

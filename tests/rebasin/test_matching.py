@@ -6,12 +6,12 @@ from tests.networks.toy_networks import GroupedConvNet, ResidualConvNet, inputs_
 from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
+from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.rebase import rebase
+from utils.rebasin.response_matching import ActivationMatcher, Stack
+from utils.rebasin.weight_matching import CosineMatcher, WeightMatcher
 from utils.runs.errors import UserError
-from utils.symmetry.matching import METHODS, make_matcher
-from utils.symmetry.rebasin import rebase
-from utils.symmetry.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, random_transformation
-from utils.symmetry.weight_matching import CosineMatcher, WeightMatcher
 
 import pytest
 import torch

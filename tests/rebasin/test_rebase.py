@@ -5,11 +5,11 @@ import itertools
 from tests.networks.toy_networks import NETWORKS, WrongTable, inputs_for
 from tests.symmetry.planted import any_permutation
 from utils.networks.mlp import MLP
+from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.rebase import iterated_mean, mean_weights, move, rebase, rebase_all
+from utils.rebasin.weight_matching import WeightMatcher
 from utils.runs.errors import UserError
-from utils.symmetry.matching import METHODS, make_matcher
-from utils.symmetry.rebasin import iterated_mean, mean_weights, move, rebase, rebase_all
 from utils.symmetry.transformation import Transformation, random_transformation
-from utils.symmetry.weight_matching import WeightMatcher
 
 import pytest
 import torch

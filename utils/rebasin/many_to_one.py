@@ -7,7 +7,7 @@ several places share goes out from each in equal parts.
 from dataclasses import dataclass, field
 
 from utils.networks.network import TANH, Network
-from utils.symmetry.response_matching import ActivationMatcher, Stack
+from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.symmetry.transformation import Transformation, numbered
 
 import torch
