@@ -52,12 +52,12 @@ from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table
 from utils.runs.compute import choose_device
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, PastRun, check_kind, existing, locate
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 KIND = "eval"  # of its runs: what their directories begin with
 

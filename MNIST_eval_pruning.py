@@ -24,13 +24,13 @@ from utils.evaluation.pruning import KEPT_PERCENT, list_prunings, prune_all
 from utils.evaluation.weight_space import open_weight_space, std_histograms
 from utils.networks.registry import inputs_for
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, NONE, PastRun, identify, locate
 from utils.runs.progress import check_space
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 
 KIND = "eval_pruning"  # of its runs: what their directories begin with
 

@@ -36,10 +36,10 @@ from utils.rebasin.response_matching import ActivationMatcher
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.tables import Table
 from utils.runs.compute import choose_device
-from utils.runs.config import PermutationConfig, option
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
+from utils.settings.config import PermutationConfig, option
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.permutation import expected_transpositions
 

@@ -34,13 +34,13 @@ from utils.rebasin.paths import Line, barrier, repair_note, score, tensor_distan
 from utils.rebasin.rebase import move
 from utils.report.tables import Table, number
 from utils.runs.compute import choose_device
-from utils.runs.config import PermutationConfig, option
-from utils.runs.errors import UserError
 from utils.runs.files import UNREADABLE, read_records, save_records
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import PermutationConfig, option
+from utils.settings.errors import UserError
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.permutation import random_permutation
 from utils.symmetry.transformation import Transformation

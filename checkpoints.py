@@ -41,13 +41,13 @@ from utils.posteriors.posterior import Mixture, is_set
 from utils.quality.gold import floor_text, read_gold, save_gold
 from utils.report.card import NetworkSet, card, preparation
 from utils.report.chain import chain_facts, chain_sections, gold_card, is_chain
-from utils.runs.config import Parser
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import PastRun
 from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
-from utils.runs.wording import plural
+from utils.settings.config import Parser
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 from torch import Tensor

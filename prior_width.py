@@ -31,14 +31,14 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
 from utils.runs.compute import choose_device
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping, read_records
 from utils.runs.lookup import PastRun, existing
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.runs.wording import plural
+from utils.settings.config import option
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 

@@ -33,7 +33,10 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
-from utils.runs.config import (
+from utils.runs.jobs import start_child
+from utils.runs.progress import duration
+from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
+from utils.settings.config import (
     Config,
     Parser,
     add_shared_flags,
@@ -41,10 +44,7 @@ from utils.runs.config import (
     load_config,
     reopening_fields,
 )
-from utils.runs.errors import UserError
-from utils.runs.jobs import start_child
-from utils.runs.progress import duration
-from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
+from utils.settings.errors import UserError
 
 STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent

@@ -46,13 +46,13 @@ from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.files import read_records, save_records
 from utils.runs.lookup import NEWEST, identify, locate
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

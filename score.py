@@ -35,12 +35,12 @@ from utils.quality.gold import (
     score_beside,
 )
 from utils.report.tables import Table
-from utils.runs.config import Parser
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.lookup import PastRun
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
+from utils.settings.config import Parser
+from utils.settings.errors import UserError
 
 import torch
 

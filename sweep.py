@@ -24,8 +24,6 @@ from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import Table
-from utils.runs.config import Config, Parser, add_shared_flags, load_config, reopening_fields
-from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, save_figure, save_json
 from utils.runs.jobs import run_jobs, threads_for_each
 from utils.runs.locks import lock_directory
@@ -33,8 +31,10 @@ from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
 from utils.runs.run import flat
 from utils.runs.script import ends_in_a_sentence
-from utils.runs.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
-from utils.runs.wording import plural
+from utils.settings.config import Config, Parser, add_shared_flags, load_config, reopening_fields
+from utils.settings.errors import UserError
+from utils.settings.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
+from utils.settings.wording import plural
 
 import yaml
 

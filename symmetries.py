@@ -14,9 +14,9 @@ from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.registry import CONV_NETWORKS, conv_network, usual_shape
 from utils.report.tables import Table
-from utils.runs.config import Parser
-from utils.runs.errors import UserError
 from utils.runs.script import ends_in_a_sentence
+from utils.settings.config import Parser
+from utils.settings.errors import UserError
 from utils.symmetry.counts import Symmetries, count_symmetries, total
 
 # log10 of the permutations of the networks of Laurent et al. (2024). Of residual networks' their

@@ -38,13 +38,13 @@ from utils.rebasin.rebase import rebase
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import NETWORKS, Config, NetworkConfig, option
-from utils.runs.errors import UserError
 from utils.runs.files import read_records, save_records
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import NETWORKS, Config, NetworkConfig, option
+from utils.settings.errors import UserError
 from utils.symmetry.mass import (
     imbalance,
     mass,

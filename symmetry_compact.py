@@ -29,13 +29,13 @@ from utils.rebasin.matching import METHODS, make_matcher
 from utils.rebasin.rebase import move, rebase_all
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 from utils.symmetry.mass import minimum_mass, scalable_groups
 from utils.symmetry.normal_forms import NormalForm, unit_norm
 

@@ -32,12 +32,12 @@ from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
 from utils.quality.references import ReferenceConfig, reference_paths
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

@@ -25,13 +25,13 @@ from utils.rebasin.rebase import rebase
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.lookup import identify
 from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 from utils.symmetry.normal_forms import KEYS
 from utils.symmetry.transformation import random_transformation
 from utils.symmetry.unit_order import largest_units, uniformity

@@ -25,12 +25,12 @@ from utils.posteriors.files import open_members
 from utils.rebasin.rebase import move
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 from utils.symmetry.mass import (
     mass,
     mass_along_orbit,

@@ -26,12 +26,12 @@ from utils.rebasin.assignment import Matcher
 from utils.rebasin.matching import make_matcher
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import PermutationConfig, option
-from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import PermutationConfig, option
+from utils.settings.errors import UserError
 from utils.symmetry.normal_forms import KEYS, unit_keys
 from utils.symmetry.unit_order import order_correlation
 

@@ -45,14 +45,14 @@ from utils.quality.references import (
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping, save_json
 from utils.runs.lookup import NONE, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 from utils.symmetry.counts import count_symmetries, total
 
 from torch import Tensor

@@ -23,12 +23,12 @@ from utils.posteriors.samples import Points
 from utils.rebasin.rebase import move
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 from utils.symmetry.normal_forms import count_ties, sort_units, unit_norm
 
 import numpy as np

@@ -16,9 +16,9 @@ from dataclasses import make_dataclass
 
 from utils.methods.driver import run_method
 from utils.methods.registry import METHODS
-from utils.runs.config import config_names, option
-from utils.runs.errors import UserError
 from utils.runs.script import ends_in_a_sentence, run_script
+from utils.settings.config import config_names, option
+from utils.settings.errors import UserError
 
 
 def main() -> None:

@@ -58,13 +58,13 @@ from utils.rebasin.matching import make_matcher
 from utils.rebasin.paths import Line, barrier, score
 from utils.rebasin.rebase import rebase_all
 from utils.report.tables import Table
-from utils.runs.config import Parser
-from utils.runs.errors import UserError
 from utils.runs.files import as_numpy, save_json
 from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
-from utils.runs.wording import plural
+from utils.settings.config import Parser
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 from utils.symmetry.permutation import expected_transpositions
 
 import numpy as np

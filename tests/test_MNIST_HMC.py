@@ -16,9 +16,9 @@ from utils.methods.method import Problem
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
 from utils.posteriors.prior import Prior
-from utils.runs.config import load_config
 from utils.runs.ranks import ALONE
 from utils.runs.run import open_run
+from utils.settings.config import load_config
 
 import numpy as np
 import pytest

@@ -13,8 +13,8 @@ import time
 from tests.conftest import REPOSITORY, script_command
 from tests.toy_chains import FIXED, TOY, records, wait_for_records
 from utils.methods.hmc.method import HMCConfig, check_sharing
-from utils.runs.errors import UserError
 from utils.runs.ranks import Ranks
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

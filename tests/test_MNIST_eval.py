@@ -20,9 +20,9 @@ from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.rebasin.matching import make_matcher
 from utils.rebasin.rebase import rebase
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -10,10 +10,10 @@ from utils.rebasin.assignment import Matching
 from utils.rebasin.many_to_one import most_similar
 from utils.rebasin.response_matching import ActivationMatcher
 from utils.rebasin.weight_matching import WeightMatcher
-from utils.runs.config import load_config
-from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
+from utils.settings.config import load_config
+from utils.settings.errors import UserError
 from utils.symmetry.permutation import num_transpositions
 
 import numpy as np

@@ -10,10 +10,10 @@ from tests.networks.toy_networks import WrongTable
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.rebasin.matching import make_matcher
-from utils.runs.errors import UserError
 from utils.runs.run import Run
 from utils.runs.script import Stopped
 from utils.runs.wandb_run import NoWandb
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ from tests.conftest import (
 from tests.test_reproduce import Calls
 from utils.methods.hmc.method import HMCConfig
 from utils.runs import script as script_module
-from utils.runs.config import load_config
+from utils.settings.config import load_config
 
 import pytest
 from torch.distributed.run import get_args_parser

@@ -38,7 +38,7 @@ from utils.report.paper import (
 )
 from utils.report.results import Results, open_results
 from utils.report.tables import Table
-from utils.runs.config import option
+from utils.settings.config import option
 
 import numpy as np
 import pytest

@@ -14,10 +14,10 @@ from pathlib import Path
 import reproduce
 from papers import COMPACT, SYMMETRY
 from tests.conftest import REPOSITORY
-from utils.runs import config as config_module
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
 from utils.runs.lookup import identify, run_directory
+from utils.settings import config as config_module
+from utils.settings.errors import UserError
 
 import pytest
 import yaml

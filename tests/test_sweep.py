@@ -9,8 +9,8 @@ import time
 
 import sweep
 from tests.conftest import REPOSITORY
-from utils.runs.errors import UserError
-from utils.runs.sweeps import read_sweep
+from utils.settings.errors import UserError
+from utils.settings.sweeps import read_sweep
 
 import pytest
 import yaml

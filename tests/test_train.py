@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from utils.runs.config import config_names, load_config
+from utils.settings.config import config_names, load_config
 
 import pytest
 

@@ -13,8 +13,8 @@ from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.registry import load_network
 from utils.posteriors.gaussian import Gaussian
-from utils.runs.config import load_config
 from utils.runs.seeding import generator
+from utils.settings.config import load_config
 
 import numpy as np
 import pytest

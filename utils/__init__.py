@@ -1,6 +1,7 @@
 """The project's packages, each importing only from those before it.
 
-    runs        settings, run directories, checkpoints, records, random streams
+    settings    settings of scripts: defaults, YAML, command line, sweeps; errors of users
+    runs        run directories, checkpoints, records, random streams, processes
     data        data sets
     networks    networks as functions of a flat weight vector
     symmetry    permutations, scales and signs of hidden units; normal forms

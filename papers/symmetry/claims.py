@@ -10,7 +10,7 @@ from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 
 import numpy as np
 

@@ -8,7 +8,7 @@ import math
 from papers.symmetry.values import converged, pairs, published, remark, training_of
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 
 FEWEST = 20  # networks for shares of them, and for symmetry_mass.py to look for clusters
 

@@ -8,7 +8,7 @@ import math
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 
 WEAK = 0.3  # a rank correlation within ± this is weak
 

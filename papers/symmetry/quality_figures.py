@@ -7,7 +7,7 @@ from pathlib import Path
 
 from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
 from utils.report.paper import figure
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 
 import numpy as np
 from matplotlib.figure import Figure

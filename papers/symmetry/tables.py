@@ -3,7 +3,7 @@
 from papers.symmetry.values import converged, pairs, published, remark
 from utils.report.results import Results
 from utils.report.tables import Table, number, with_error
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 from utils.symmetry.unit_order import p_value
 
 import numpy as np

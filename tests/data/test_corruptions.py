@@ -1,7 +1,7 @@
 """Corruptions: stronger is further from the image, the same seed gives the same images."""
 
 from utils.data.out_of_distribution import CORRUPTIONS, corrupt
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

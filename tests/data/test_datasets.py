@@ -10,7 +10,7 @@ from utils.data.datasets import (
     split_name,
 )
 from utils.data.sources import SOURCES
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

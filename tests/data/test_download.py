@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 from utils.data import download
 from utils.data.datasets import load_dataset
 from utils.data.sources import SOURCES
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 

@@ -12,7 +12,7 @@ from utils.data.out_of_distribution import (
     usual_names,
 )
 from utils.data.sources import SOURCES
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

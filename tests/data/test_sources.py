@@ -11,7 +11,7 @@ from utils.data import sources
 from utils.data.datasets import load_dataset
 from utils.data.formats import idx_images
 from utils.data.sources import SOURCES, Files, Source, read_part
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

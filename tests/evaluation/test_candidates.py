@@ -17,9 +17,9 @@ from utils.evaluation.evaluate import (
 from utils.networks.mlp import MLP
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.samples import Points
-from utils.runs.config import Config
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun
+from utils.settings.config import Config
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -7,9 +7,9 @@ from tests.posteriors.test_samples import NETWORK, make_samples
 from tests.runs.test_run import CPU, ToyConfig, die
 from utils.evaluation.alignment import Aligned, RebasinRecord
 from utils.posteriors.samples import open_samples
-from utils.runs.errors import UserError
 from utils.runs.run import open_run
 from utils.runs.script import Stopped
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation
 
 import numpy as np

@@ -5,7 +5,7 @@ from utils.evaluation.weight_space import marginal_gaussian, open_weight_space
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

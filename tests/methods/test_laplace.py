@@ -15,8 +15,8 @@ from utils.networks.network import Network
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
 from utils.posteriors.prior import Prior, by_layer
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

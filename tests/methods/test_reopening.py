@@ -14,10 +14,10 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.named_samples import save_named_samples
 from utils.posteriors.samples import Points
-from utils.runs.config import reopening_fields
-from utils.runs.errors import UserError
 from utils.runs.locks import claimed
 from utils.runs.run import Run
+from utils.settings.config import reopening_fields
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

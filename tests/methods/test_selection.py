@@ -11,8 +11,8 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture
 from utils.posteriors.prior import Prior
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

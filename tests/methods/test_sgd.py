@@ -15,9 +15,9 @@ from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
-from utils.runs.errors import UserError
 from utils.runs.locks import claimed
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

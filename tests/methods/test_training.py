@@ -8,8 +8,8 @@ from utils.methods.method import Problem, scores_along, tensors_of
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.mlp import MLP
 from utils.posteriors.prior import Prior
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,8 +6,8 @@ from utils.networks.mlp import MLP
 from utils.networks.predictions import recompute_statistics
 from utils.networks.registry import conv_network
 from utils.networks.state_dicts import read_layout
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import pytest
 import torch

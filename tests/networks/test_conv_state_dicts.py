@@ -5,7 +5,7 @@ from collections import OrderedDict
 from tests.networks.conv_networks import SMALL, drawn_weights, small
 from utils.networks.mlp import MLP
 from utils.networks.state_dicts import default_layout, read_layout, read_networks
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,7 +6,7 @@ from utils.data.datasets import RIDGE, Dataset
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
 from utils.networks.registry import inputs_for, network_for, network_from
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -4,8 +4,8 @@ import math
 
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import pytest
 import torch

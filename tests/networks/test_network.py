@@ -2,8 +2,8 @@
 
 from tests.networks.toy_networks import NETWORKS, GroupedConvNet, ResidualConvNet, inputs_for
 from utils.networks.network import Network
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from utils.networks.lenet import LeNet
 from utils.networks.mlp import MLP
 from utils.networks.registry import CONV_NETWORKS, conv_network, load_network, network_for
-from utils.runs.config import NETWORKS
-from utils.runs.errors import UserError
+from utils.settings.config import NETWORKS
+from utils.settings.errors import UserError
 
 import pytest
 

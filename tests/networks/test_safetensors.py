@@ -10,7 +10,7 @@ from utils.networks.safetensors import (
     open_tensors,
     write_tensors,
 )
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

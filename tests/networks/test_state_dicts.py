@@ -11,8 +11,8 @@ from utils.networks.state_dicts import (
     read_networks,
     read_state_dict,
 )
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import pytest
 import torch

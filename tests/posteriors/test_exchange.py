@@ -14,7 +14,7 @@ from utils.posteriors.exchange import export_tars, import_networks, read_all
 from utils.posteriors.files import open_members, open_posterior
 from utils.posteriors.named_samples import save_named_samples
 from utils.posteriors.samples import Points
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -6,7 +6,7 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture, is_set
 from utils.posteriors.samples import Points, num_blocks
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -3,7 +3,7 @@
 from tests.symmetry.planted import any_permutation
 from utils.networks.mlp import MLP
 from utils.posteriors.low_rank import LowRankFit
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

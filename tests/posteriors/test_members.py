@@ -5,7 +5,7 @@ from utils.posteriors.files import open_members
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,7 +6,7 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import block_of, fit_blocks, merge_all, no_moments
 from utils.rebasin.matching import make_matcher
 from utils.rebasin.rebase import rebase_all
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

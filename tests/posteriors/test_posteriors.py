@@ -9,7 +9,7 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import random_transformation
 
 import pytest

@@ -5,7 +5,7 @@ import math
 from tests.networks.conv_networks import small
 from utils.networks.mlp import MLP
 from utils.posteriors.prior import Prior, prior_of
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from utils.networks.mlp import MLP
 from utils.posteriors.moments import block_of
 from utils.posteriors.samples import num_blocks, open_samples
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -15,7 +15,7 @@ from utils.quality.gold import (
     save_gold,
     score_beside,
 )
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

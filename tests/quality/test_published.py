@@ -3,7 +3,7 @@
 import hashlib
 
 from utils.quality.gold import published_predictions
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from utils.posteriors.samples import Points
 from utils.quality.forecasts import ImageSets
 from utils.quality.modes import modes_of
 from utils.quality.references import fit_reference, mean_squares, split_chains, split_networks
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

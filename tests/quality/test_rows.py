@@ -8,7 +8,7 @@ from utils.posteriors.samples import Points
 from utils.quality.modes import sample_modes
 from utils.quality.references import HMC, NETWORKS, Halves
 from utils.quality.rows import Trained, rows_of, with_derived
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

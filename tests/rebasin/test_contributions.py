@@ -11,7 +11,7 @@ from utils.rebasin.matching import make_matcher
 from utils.rebasin.rebase import rebase
 from utils.rebasin.response_matching import ContributionMatcher
 from utils.rebasin.weight_matching import WeightMatcher
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import pytest

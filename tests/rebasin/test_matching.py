@@ -10,7 +10,7 @@ from utils.rebasin.matching import METHODS, make_matcher
 from utils.rebasin.rebase import rebase
 from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.rebasin.weight_matching import CosineMatcher, WeightMatcher
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import pytest

@@ -8,7 +8,7 @@ from utils.networks.mlp import MLP
 from utils.rebasin.matching import METHODS, make_matcher
 from utils.rebasin.rebase import iterated_mean, mean_weights, move, rebase, rebase_all
 from utils.rebasin.weight_matching import WeightMatcher
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import pytest

@@ -3,7 +3,7 @@
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
 from utils.networks.mlp import MLP
 from utils.rebasin.repair import repaired, unit_moments
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -2,7 +2,7 @@
 
 from utils.runs import compute
 from utils.runs.compute import MatmulMeasurement, choose_device, choose_matmul, threads_for
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

@@ -6,8 +6,8 @@ import os
 import resource
 import stat
 
-from utils.runs.errors import UserError
 from utils.runs.files import ArrayFile, RecordFile, save_json, write_atomically, write_once
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

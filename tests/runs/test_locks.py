@@ -4,8 +4,8 @@ import errno
 import fcntl
 import threading
 
-from utils.runs.errors import UserError
 from utils.runs.locks import claimed, lock_directory, lock_together, lock_when_free
+from utils.settings.errors import UserError
 
 import pytest
 

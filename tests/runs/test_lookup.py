@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from utils.runs.config import Config
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.lookup import PastRun, find_run, locate
+from utils.settings.config import Config
+from utils.settings.errors import UserError
 
 import pytest
 

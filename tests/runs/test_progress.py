@@ -1,7 +1,7 @@
 """Checks of memory and disk before the start, and durations."""
 
 from utils.runs import progress
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 

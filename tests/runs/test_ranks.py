@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.conftest import REPOSITORY
 from utils.runs import ranks as parallel
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import pytest
 import torch

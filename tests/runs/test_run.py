@@ -8,12 +8,12 @@ from pathlib import Path
 
 from utils.runs import run as runs
 from utils.runs.compute import MatmulMeasurement
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.lookup import PastRun, run_directory
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import Stopped
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 
 import pytest
 import torch

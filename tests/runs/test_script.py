@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 from tests.conftest import REPOSITORY
-from utils.runs.config import Config
-from utils.runs.errors import UserError
 from utils.runs.script import Stopped, run_script
+from utils.settings.config import Config
+from utils.settings.errors import UserError
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
     """The exit code of a script whose main raises `error`."""
     (tmp_path / "Toy").mkdir()
     (tmp_path / "Toy" / "paper.yaml").write_text("")
-    monkeypatch.setattr("utils.runs.config.CONFIG_ROOT", tmp_path)
+    monkeypatch.setattr("utils.settings.config.CONFIG_ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["Toy.py", "--seed", "3", "--overwrite"])
 
     def main(config):
@@ -71,7 +71,7 @@ def test_settings_that_the_runs_name_does_not_tell_are_named(
 ):
     (tmp_path / "Toy").mkdir()
     (tmp_path / "Toy" / "paper.yaml").write_text("")
-    monkeypatch.setattr("utils.runs.config.CONFIG_ROOT", tmp_path)
+    monkeypatch.setattr("utils.settings.config.CONFIG_ROOT", tmp_path)
     monkeypatch.setenv("RANK", rank)
     name = ["--run_name", "mine"] if named else []
     monkeypatch.setattr(sys, "argv", ["Toy.py", "--seed", "3", "--out_dir", "here", *name])

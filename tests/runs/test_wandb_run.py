@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from tests.offline_runs import read_offline_run
 from utils.networks.mlp import MLP
 from utils.runs import wandb_run
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.run import open_run
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

@@ -6,7 +6,7 @@ from tests.networks.toy_networks import NETWORKS, ToyConvNet
 from utils.networks.mlp import MLP
 from utils.networks.network import Group, Network, Slot, lay_out
 from utils.networks.registry import conv_network
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.mass import (
     Mass,
     counted_slots,

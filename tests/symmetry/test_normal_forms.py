@@ -6,7 +6,7 @@ from functools import partial
 from tests.networks.toy_networks import NETWORKS
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.mass import minimum_mass
 from utils.symmetry.normal_forms import (
     KEYS,

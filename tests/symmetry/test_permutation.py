@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.permutation import (
     check_permutation,
     expected_transpositions,

@@ -13,7 +13,7 @@ from tests.networks.toy_networks import (
 from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.networks.network import TANH, Group, Network, Slot, lay_out
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import (
     Transformation,
     check_same_function,

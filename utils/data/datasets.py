@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.data.sources import SOURCES, read_part, source_of
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from utils.runs.errors import UserError, reason
+from utils.settings.errors import UserError, reason
 
 import torch
 

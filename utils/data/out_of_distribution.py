@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from utils.data.datasets import load_part, split_name
 from utils.data.sources import source_of
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import torch
 import torch.nn.functional as F

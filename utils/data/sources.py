@@ -29,8 +29,8 @@ from utils.data.formats import (
     svhn_matrix,
     tiny_imagenet,
 )
-from utils.runs.errors import UserError
 from utils.runs.files import UNREADABLE, write_atomically
+from utils.settings.errors import UserError
 
 
 class Files(NamedTuple):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE
+from utils.settings.errors import UserError, reason
 
 import numpy as np
 import torch

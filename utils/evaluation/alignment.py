@@ -24,8 +24,8 @@ from utils.rebasin.assignment import Matcher
 from utils.rebasin.consensus import consensus
 from utils.rebasin.matching import make_matcher
 from utils.rebasin.rebase import iterated_mean, move, rebase
-from utils.runs.errors import UserError
 from utils.runs.run import Run
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation
 
 import numpy as np

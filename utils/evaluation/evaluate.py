@@ -38,12 +38,12 @@ from utils.evaluation.weight_space import fit_weight_space
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.progress import check_space
 from utils.runs.run import Run
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

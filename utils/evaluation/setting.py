@@ -12,7 +12,7 @@ from utils.posteriors.prior import Prior
 from utils.posteriors.samples import num_blocks
 from utils.rebasin.assignment import Matcher
 from utils.rebasin.matching import make_matcher
-from utils.runs.config import Config, option
+from utils.settings.config import Config, option
 
 import torch
 from torch import Tensor

@@ -50,10 +50,10 @@ from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.prior import by_layer, num_layers
 from utils.rebasin.contributions import contributions
 from utils.rebasin.repair import UnitMoments, repaired, unit_moments
-from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

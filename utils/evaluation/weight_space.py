@@ -12,8 +12,8 @@ from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.posterior import Posterior
 from utils.rebasin.assignment import Matcher
 from utils.rebasin.rebase import move
-from utils.runs.errors import UserError
 from utils.runs.run import Run
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

@@ -1,6 +1,6 @@
 """Methods of approximating the posterior, and the driver that runs any of them.
 
-settings         settings that several methods share
+shared_settings  settings that several methods share
 method           what a method is: init, step, posterior, scores
 training         minibatch training of a stack of networks
 ensemble         deep ensembles

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from utils.networks.jacobians import LayerSlopes, in_chunks, is_linear, jacobians, linear_layers
 from utils.networks.network import RELU, Network
-from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
+from utils.settings.errors import UserError
 
 import torch
 import torch.nn.functional as F

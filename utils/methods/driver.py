@@ -11,14 +11,14 @@ from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.report.tables import Table
-from utils.runs.errors import UserError
 from utils.runs.files import last_values, read_mapping, read_records
 from utils.runs.locks import lock_when_free
 from utils.runs.lookup import run_directory
 from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import Stoppable, Stopped
-from utils.runs.wording import plural
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 CHECKPOINT_SECONDS = 0.3  # from one to the next, at least: a small network's epoch is shorter
 

@@ -24,9 +24,9 @@ from utils.posteriors.dropout import (
     multiply_outgoing,
 )
 from utils.report.figures import GOLD, Look
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 from utils.data.batches import PlainBatches
 from utils.methods.method import Method, Problem, Scores, scores_along
-from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
+from utils.methods.shared_settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.methods.training import check_losses
 from utils.posteriors.posterior import Posterior
 from utils.posteriors.samples import Points
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
-from utils.runs.wording import plural
+from utils.settings.config import option
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 from torch import Tensor

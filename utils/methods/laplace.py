@@ -44,9 +44,9 @@ from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture, Posterior
 from utils.report.figures import ORANGE, Look
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

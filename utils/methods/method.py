@@ -13,7 +13,7 @@ from typing import NamedTuple
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset, load_dataset, network_inputs
 from utils.evaluation.metrics import accuracy, mean_nll
-from utils.methods.settings import AugmentationConfig
+from utils.methods.shared_settings import AugmentationConfig
 from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.networks.registry import inputs_for, network_for
@@ -23,9 +23,9 @@ from utils.posteriors.prior import Prior, prior_of
 from utils.report import figures
 from utils.report.figures import Look
 from utils.runs.compute import choose_device
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
-from utils.runs.wording import plural
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 from torch import Tensor

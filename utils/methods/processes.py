@@ -20,10 +20,10 @@ from typing import NamedTuple
 from utils.methods.method import Method, Problem, set_up
 from utils.posteriors.posterior import Posterior, mode_directory
 from utils.runs.compute import choose_matmul
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.jobs import end_with_parent
 from utils.runs.locks import claimed
+from utils.settings.errors import UserError
 
 import torch
 

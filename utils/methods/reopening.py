@@ -22,12 +22,12 @@ from typing import TextIO
 from utils.methods.method import Method
 from utils.methods.processes import ModeGroup, mode_groups
 from utils.posteriors.files import move_posterior, remove_posterior
-from utils.runs.config import reopening_fields
-from utils.runs.errors import UserError
 from utils.runs.files import load_checkpoint, read_mapping, save_checkpoint, save_yaml, write_once
 from utils.runs.locks import claimed, lock_directory, lock_together
 from utils.runs.lookup import run_directory
 from utils.runs.run import check_is_a_run, check_reusable
+from utils.settings.config import reopening_fields
+from utils.settings.errors import UserError
 
 import torch
 import yaml

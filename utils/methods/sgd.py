@@ -15,9 +15,9 @@ from utils.methods.training import RecipeConfig, TrainedMethod, TrainingState, c
 from utils.networks.predictions import class_probabilities
 from utils.posteriors.samples import KEPT, Points, mark_members
 from utils.report.figures import GREY, Look
-from utils.runs.config import option
-from utils.runs.errors import UserError
-from utils.runs.wording import plural
+from utils.settings.config import option
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 

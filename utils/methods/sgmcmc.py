@@ -12,9 +12,9 @@ several modes are several trainings.
 from dataclasses import dataclass
 
 from utils.methods.langevin import Langevin, LangevinConfig, check_cycles, cosine_rate
-from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
+from utils.methods.shared_settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.report.figures import GOLD, SKY, Look
-from utils.runs.config import option
+from utils.settings.config import option
 
 
 class SGLD(Langevin):

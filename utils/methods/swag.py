@@ -26,9 +26,9 @@ from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Mixture, Posterior
 from utils.posteriors.samples import Points
 from utils.report.figures import PURPLE, Look
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

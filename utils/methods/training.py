@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
 from utils.methods.method import Method, Problem, scores_along
-from utils.methods.settings import AugmentationConfig, ModesConfig, PriorConfig
+from utils.methods.shared_settings import AugmentationConfig, ModesConfig, PriorConfig
 from utils.networks.network import Network
-from utils.runs.config import TrainingConfig, option
-from utils.runs.errors import UserError
+from utils.settings.config import TrainingConfig, option
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

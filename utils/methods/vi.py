@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from utils.data.batches import PlainBatches
 from utils.methods.method import Method, Problem, Scores, scores_along
-from utils.methods.settings import ModesConfig, PriorConfig
+from utils.methods.shared_settings import ModesConfig, PriorConfig
 from utils.methods.training import adam_update, check_losses
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture, Posterior
 from utils.report import figures
 from utils.report.figures import GREEN, Look
-from utils.runs.config import option
 from utils.runs.seeding import generator
+from utils.settings.config import option
 
 import torch
 from scipy.stats import linregress

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from utils.networks.autograd import AutogradGradient
 from utils.networks.network import Network, Slot
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

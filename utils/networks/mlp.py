@@ -14,7 +14,7 @@ from utils.networks.layers import linear_map
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient, MLPPasses
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
 from utils.networks.small_mlp import SmallMLPGradient, small_mlp_gradient
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.networks.autograd import AutogradPasses
-from utils.runs.errors import UserError
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

@@ -11,7 +11,7 @@ from utils.networks.mlp import MLP
 from utils.networks.network import Network
 from utils.networks.optunet import OptuNet
 from utils.networks.resnet import ResNet8FRN, ResNet18, ResNet20FRN
-from utils.runs.errors import UserError, reason
+from utils.settings.errors import UserError, reason
 
 import torch
 

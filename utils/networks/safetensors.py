@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from utils.runs.errors import UserError, reason
+from utils.settings.errors import UserError, reason
 
 import numpy as np
 import torch

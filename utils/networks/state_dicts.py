@@ -20,7 +20,7 @@ from pathlib import Path
 from utils.networks.mlp import MLP
 from utils.networks.network import Network, Slot
 from utils.networks.safetensors import TensorFile, open_tensors
-from utils.runs.errors import UserError, reason
+from utils.settings.errors import UserError, reason
 
 import torch
 from torch import Tensor

@@ -27,9 +27,9 @@ from utils.networks.state_dicts import (
 from utils.posteriors.named_samples import network_in, number_of_networks, rounded, stored_tensors
 from utils.posteriors.posterior import mode_directory
 from utils.posteriors.samples import Points, save_kind
-from utils.runs.errors import UserError, reason
 from utils.runs.files import write_atomically
-from utils.runs.wording import plural
+from utils.settings.errors import UserError, reason
+from utils.settings.wording import plural
 
 import numpy as np
 import torch

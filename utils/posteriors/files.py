@@ -12,8 +12,8 @@ from utils.posteriors.low_rank import LowRank
 from utils.posteriors.named_samples import KIND, open_named_samples
 from utils.posteriors.posterior import Mixture, Posterior, is_set, mode_directory
 from utils.posteriors.samples import open_samples, read_network
-from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, read_mapping, write_atomically
+from utils.settings.errors import UserError, reason
 
 import numpy as np
 import torch

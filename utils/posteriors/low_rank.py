@@ -6,8 +6,8 @@ from pathlib import Path
 
 from utils.networks.network import Network
 from utils.posteriors.samples import save_kind
-from utils.runs.errors import UserError
 from utils.runs.files import save_arrays
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation
 
 import torch

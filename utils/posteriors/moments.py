@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from utils.networks.network import Network
 from utils.posteriors.gaussian import Gaussian
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

@@ -25,8 +25,8 @@ from utils.posteriors.samples import (
     save_checksums,
     save_kind,
 )
-from utils.runs.errors import UserError
 from utils.runs.files import write_atomically
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

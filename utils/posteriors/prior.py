@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from utils.networks.network import Network
-from utils.runs.errors import UserError
-from utils.runs.wording import plural
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 from torch import Tensor

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from utils.networks.network import Network
 from utils.networks.registry import NETWORK_EXAMPLES, load_network
-from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, as_numpy, save_arrays, save_json, write_atomically
-from utils.runs.wording import plural
+from utils.settings.errors import UserError, reason
+from utils.settings.wording import plural
 from utils.symmetry.transformation import Transformation
 
 import numpy as np

@@ -19,7 +19,7 @@ from utils.posteriors.posterior import Posterior
 from utils.quality.calibration import scale_temperature
 from utils.quality.detection import confidence_score
 from utils.quality.diversity import entropy
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

@@ -35,8 +35,8 @@ from utils.evaluation.metrics import (
     scores,
 )
 from utils.evaluation.predictions import PartPredictions
-from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, as_numpy, write_atomically
+from utils.settings.errors import UserError, reason
 
 import numpy as np
 import torch

@@ -16,10 +16,10 @@ from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
 from utils.quality.forecasts import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, alike, pieces_of, sample_modes
-from utils.runs.config import Config, option
-from utils.runs.errors import UserError
 from utils.runs.lookup import NEWEST, NONE, check_kind, locate
-from utils.runs.wording import plural
+from utils.settings.config import Config, option
+from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import numpy as np
 import torch

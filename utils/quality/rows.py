@@ -14,8 +14,8 @@ from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.samples import Points
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC, Halves
-from utils.runs.errors import UserError
 from utils.runs.lookup import PastRun
+from utils.settings.errors import UserError
 
 ONE, SEVERAL, EACH = "one", "multi", "each"  # modes: one, several, one for each sample
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from utils.networks.network import TANH, Network
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation
 
 import torch

@@ -8,7 +8,7 @@ so products over images and classes are those of h times those of v.
 """
 
 from utils.networks.network import Network, Slot
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import incoming_slots
 
 import torch

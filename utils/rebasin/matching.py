@@ -17,7 +17,7 @@ from utils.networks.network import Network
 from utils.rebasin.assignment import Matcher
 from utils.rebasin.response_matching import ActivationMatcher, ContributionMatcher
 from utils.rebasin.weight_matching import CosineMatcher, WeightMatcher
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 from torch import Tensor
 

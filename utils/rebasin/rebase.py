@@ -10,7 +10,7 @@ from typing import NamedTuple
 from utils.networks.network import Network
 from utils.rebasin.assignment import Matcher, Matching, check_finite
 from utils.rebasin.response_matching import RESOLUTION
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation, check_same_function, check_same_units
 
 from torch import Tensor

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.predictions import recompute_statistics
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

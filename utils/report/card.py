@@ -12,8 +12,8 @@ from utils.networks.network import Network
 from utils.networks.state_dicts import default_layout
 from utils.posteriors.named_samples import FILE
 from utils.report.tables import Table
-from utils.runs.config import Config
-from utils.runs.wording import plural
+from utils.settings.config import Config
+from utils.settings.wording import plural
 
 import torch
 from torch import Tensor

@@ -21,11 +21,11 @@ from utils.networks.network import Network
 from utils.report.card import portable
 from utils.report.results import Results, RunResult, or_none
 from utils.report.tables import Table, number, with_error
-from utils.runs.errors import UserError, reason
 from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
 from utils.runs.lookup import PastRun
 from utils.runs.progress import duration
-from utils.runs.wording import plural
+from utils.settings.errors import UserError, reason
+from utils.settings.wording import plural
 
 import numpy as np
 from torch import Tensor

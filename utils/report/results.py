@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.runs.errors import UserError
 from utils.runs.files import UNREADABLE, read_mapping
 from utils.runs.lookup import identify, other_inputs
+from utils.settings.errors import UserError
 
 import yaml
 

@@ -1,21 +1,14 @@
-"""How a script is configured, computes, and keeps what it makes in a run directory.
+"""How a script computes, and keeps what it makes in a run directory.
 
-Modules, each importing only from those before it:
-
-    errors      UserError: a mistake the user can correct, shown as one sentence
-    wording     numbers with their nouns
-    seeding     named random streams
-    files       files that are whole or absent, checkpoints, and files that grow
-    values      values that users write: read, converted and checked
-    config      settings from defaults, YAML and the command line
-    compute     device, matrix-product kernel, number of threads
-    progress    progress bars; checks of memory and disk before the start
-    ranks       several processes on one run, as torchrun starts them
-    script      how a script begins and how it ends
-    locks       directories held by one process, or by several together
-    lookup      earlier runs: finding, describing and identifying them
-    wandb_run   wandb as a listener that hears what a run measures
-    run         the run directory: opened, locked, resumed or refused, finished
-    sweeps      the points of a grid or random search
-    jobs        several scripts at a time
+seeding    named random streams
+files      files that are whole or absent, checkpoints, and files that grow
+compute    device, matrix-product kernel, number of threads
+progress   progress bars; checks of memory and disk before the start
+ranks      several processes on one run, as torchrun starts them
+script     how a script begins and how it ends
+locks      directories held by one process, or by several together
+lookup     earlier runs: finding, describing and identifying them
+wandb_run  wandb as a listener that hears what a run measures
+run        the run directory: opened, locked, resumed or refused, finished
+jobs       several scripts at a time
 """

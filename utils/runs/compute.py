@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.runs.config import DEVICES
-from utils.runs.errors import UserError
+from utils.settings.config import DEVICES
+from utils.settings.errors import UserError
 
 import torch
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

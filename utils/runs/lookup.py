@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from utils.runs.config import config_names
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping
+from utils.settings.config import config_names
+from utils.settings.errors import UserError
 
 import yaml
 

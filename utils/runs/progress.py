@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from utils.runs.errors import UserError
-from utils.runs.wording import megabytes
+from utils.settings.errors import UserError
+from utils.settings.wording import megabytes
 
 from tqdm import tqdm
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import torch
 import torch.distributed as distributed

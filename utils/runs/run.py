@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import TextIO
 
 from utils.runs import compute, files, wandb_run
-from utils.runs.config import changes, reopening_fields
-from utils.runs.errors import UserError
 from utils.runs.files import read_mapping, save_yaml, write_atomically
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import check_inputs, run_directory
 from utils.runs.progress import peak_memory
 from utils.runs.script import Stoppable, Stopped
+from utils.settings.config import changes, reopening_fields
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from utils.runs.config import load_config, unnamed_settings
-from utils.runs.errors import UserError
+from utils.settings.config import load_config, unnamed_settings
+from utils.settings.errors import UserError
 
 import torch
 

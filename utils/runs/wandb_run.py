@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from utils.runs.config import wandb_agent_run
-from utils.runs.errors import UserError
+from utils.settings.config import wandb_agent_run
+from utils.settings.errors import UserError
 
 PROJECT = "bnn-compact-representation"
 MODES = ("online", "offline", "disabled")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from utils.networks.network import RELU, Network, Slot
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.transformation import Transformation, line_up, lineage, no_such_symmetry
 
 import torch

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 
 from utils.networks.network import TANH, Network
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 from utils.symmetry.mass import Mass, check_weights, scaling
 from utils.symmetry.transformation import (
     Transformation,

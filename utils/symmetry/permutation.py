@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from utils.networks.network import NONE, RELU, TANH, Network, Slot
-from utils.runs.errors import UserError
 from utils.runs.seeding import generator
+from utils.settings.errors import UserError
 from utils.symmetry.permutation import check_permutation, num_transpositions
 
 import torch

@@ -22,7 +22,7 @@ from utils.methods.hmc.mass import (
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
 from utils.posteriors.prior import Prior
-from utils.runs.errors import UserError
+from utils.settings.errors import UserError
 
 import numpy as np
 import pytest

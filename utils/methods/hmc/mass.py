@@ -13,8 +13,8 @@ gain over the matrix of one mode see docs/hmc.md.
 from typing import NamedTuple
 
 from utils.networks.network import Network
-from utils.runs.errors import UserError
 from utils.runs.ranks import Ranks
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

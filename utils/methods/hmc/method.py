@@ -13,16 +13,16 @@ from utils.methods.hmc.neighbour_list import SAFE_MARGIN
 from utils.methods.hmc.potential import FORCES, Potential
 from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.methods.method import Method, Problem, images_used, set_up
-from utils.methods.settings import PriorConfig
+from utils.methods.shared_settings import PriorConfig
 from utils.report.figures import BLUE, Look
 from utils.runs import ranks as parallel
 from utils.runs.compute import CANDIDATES, choose_device, choose_matmul, threads_for
-from utils.runs.config import option
-from utils.runs.errors import UserError
 from utils.runs.progress import progress_bar
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.seeding import generator
+from utils.settings.config import option
+from utils.settings.errors import UserError
 
 import torch
 from torch import Tensor

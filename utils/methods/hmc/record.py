@@ -28,10 +28,10 @@ from utils.methods.method import Problem, scores_on
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import open_samples, save_kind
 from utils.report import figures
-from utils.runs.errors import UserError
 from utils.runs.files import UNREADABLE, ArrayFile, RecordFile, read_records, write_atomically
 from utils.runs.progress import check_space
 from utils.runs.run import Run
+from utils.settings.errors import UserError
 
 import numpy as np
 import torch

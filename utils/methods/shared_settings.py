@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.networks.network import Network
-from utils.runs.config import NetworkConfig, option
-from utils.runs.errors import UserError
-from utils.runs.values import NUMBERS
+from utils.settings.config import NetworkConfig, option
+from utils.settings.errors import UserError
+from utils.settings.values import NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,16 @@
 
 from dataclasses import dataclass
 
-from utils.runs import config
-from utils.runs.config import Config, NetworkConfig, changes, load_config, option, unnamed_settings
-from utils.runs.errors import UserError
+from utils.settings import config
+from utils.settings.config import (
+    Config,
+    NetworkConfig,
+    changes,
+    load_config,
+    option,
+    unnamed_settings,
+)
+from utils.settings.errors import UserError
 
 import pytest
 

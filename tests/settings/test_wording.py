@@ -1,6 +1,6 @@
 """Words in sentences."""
 
-from utils.runs.wording import plural
+from utils.settings.wording import plural
 
 import pytest
 

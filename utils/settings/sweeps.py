@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.runs.errors import UserError
-from utils.runs.values import read_yaml
-from utils.runs.wording import plural
+from utils.settings.errors import UserError
+from utils.settings.values import read_yaml
+from utils.settings.wording import plural
 
 import numpy as np
 

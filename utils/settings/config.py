@@ -13,8 +13,8 @@ import typing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from utils.runs.errors import UserError
-from utils.runs.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
+from utils.settings.errors import UserError
+from utils.settings.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
 
 MLP_ONLY = ("hidden_sizes", "activation")  # settings that other networks do not have
 NETWORKS = ("mlp", "optunet", "lenet", "resnet8_frn", "resnet20_frn", "resnet18")

@@ -10,7 +10,7 @@ import typing
 from contextlib import suppress
 from pathlib import Path
 
-from utils.runs.errors import UserError, reason
+from utils.settings.errors import UserError, reason
 
 import yaml
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from utils.methods.settings import PriorConfig
-from utils.runs.errors import UserError
-from utils.runs.values import convert
+from utils.methods.shared_settings import PriorConfig
+from utils.settings.errors import UserError
+from utils.settings.values import convert
 
 import pytest
 

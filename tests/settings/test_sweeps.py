@@ -1,7 +1,7 @@
 """Sweep files: what they say, the points that follow, and the sentences for what is wrong."""
 
-from utils.runs.errors import UserError
-from utils.runs.sweeps import as_arguments, choose_points, read_sweep
+from utils.settings.errors import UserError
+from utils.settings.sweeps import as_arguments, choose_points, read_sweep
 
 import numpy as np
 import pytest
