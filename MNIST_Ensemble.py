@@ -10,7 +10,7 @@ epoch: losses, test accuracy of the ensemble), training.png and .pdf (the same d
 summary.json (final test scores).
 """
 
-from utils.methods.driver import run_method
+from utils.driver.run_method import run_method
 from utils.methods.ensemble import Ensemble
 from utils.runs.script import run_script
 

@@ -25,7 +25,7 @@ Writes into its run directory
 A kill costs at most --checkpoint_seconds and the transition under way; Ctrl-C the latter only.
 """
 
-from utils.methods.driver import run_method
+from utils.driver.run_method import run_method
 from utils.methods.hmc.method import HMC
 from utils.runs.script import run_script
 

@@ -11,7 +11,7 @@ accuracy of the mean network), training.png and .pdf (the same drawn) and summar
 scores).
 """
 
-from utils.methods.driver import run_method
+from utils.driver.run_method import run_method
 from utils.methods.vi import VI
 from utils.runs.script import run_script
 

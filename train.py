@@ -14,7 +14,7 @@ as --posteriors swag=DIRECTORY.
 import sys
 from dataclasses import make_dataclass
 
-from utils.methods.driver import run_method
+from utils.driver.run_method import run_method
 from utils.methods.registry import METHODS
 from utils.runs.script import ends_in_a_sentence, run_script
 from utils.settings.config import config_names, option

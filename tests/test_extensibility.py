@@ -12,9 +12,9 @@ from typing import ClassVar, NamedTuple
 
 import MNIST_eval
 import MNIST_HMC
+from utils.driver.run_method import run_method
 from utils.evaluation import metrics
 from utils.evaluation.metrics import Metric
-from utils.methods.driver import run_method
 from utils.methods.hmc.method import HMCConfig
 from utils.methods.method import Method
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train

@@ -12,6 +12,7 @@
     quality     calibration, detection, diversity
     report      tables, figures, HTML pages
     methods     what makes posteriors: training, variational inference, HMC
+    driver      the one driver that runs any method
 
 Supported are Linux and macOS; Windows through WSL.
 """

@@ -1,4 +1,4 @@
-"""Methods of approximating the posterior, and the driver that runs any of them.
+"""Methods of approximating the posterior.
 
 shared_settings  settings that several methods share
 method           what a method is: init, step, posterior, scores
@@ -14,7 +14,4 @@ curvature        GGN and Hessian of the loss, whole or by layers
 laplace          the Laplace approximation
 hmc              Hamiltonian Monte Carlo, a package of its own
 registry         METHODS: all methods by name
-processes        groups of modes in processes of one thread
-reopening        runs that go on with more modes, or that several processes make
-driver           open, resume, step, log, checkpoint, score, finish
 """

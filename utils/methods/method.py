@@ -1,7 +1,7 @@
 """What a method of approximating the posterior is, and what it works on.
 
-A method steps a state of tensors forward and leaves a posterior. `utils.methods.driver` runs any of
-them: it opens, resumes, logs, checkpoints, scores and finishes the run.
+A method steps a state of tensors forward and leaves a posterior. `utils.driver` runs any of them:
+it opens, resumes, logs, checkpoints, scores and finishes the run.
 """
 
 from collections.abc import Sequence

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import SystemRandom
 
+from utils.driver.processes import RECORD, ModeGroup, mode_groups, process_pool, set_up, train_in
+from utils.driver.reopening import joined_run, reopen_alone, shares_its_run
 from utils.methods.method import Method, Problem, Scores, images_used, selection_scores, tensors_of
-from utils.methods.processes import RECORD, ModeGroup, mode_groups, process_pool, set_up, train_in
-from utils.methods.reopening import joined_run, reopen_alone, shares_its_run
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Mixture, Posterior, is_set
 from utils.report.tables import Table

@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import json
 
-from utils.methods import driver, reopening
+from utils.driver import reopening, run_method
 from utils.methods.registry import METHODS
 from utils.networks.mlp import MLP
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
@@ -88,7 +88,7 @@ def test_only_networks_that_were_not_there_are_trained(networks, five, monkeypat
 @pytest.mark.parametrize("stops", [1, 3])
 def test_an_unfinished_set_gets_larger(stops, script, networks, five, monkeypatch, tmp_path):
     """Stopped in the first group, whose state is kept, or in the last, which gets larger."""
-    monkeypatch.setattr(driver, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(run_method, "CHECKPOINT_SECONDS", 0)
     steps, stop_if_asked = [], Run.stop_if_asked
 
     def stop(self):

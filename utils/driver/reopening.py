@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from utils.driver.processes import ModeGroup, mode_groups
 from utils.methods.method import Method
-from utils.methods.processes import ModeGroup, mode_groups
 from utils.posteriors.files import move_posterior, remove_posterior
 from utils.runs.files import load_checkpoint, read_mapping, save_checkpoint, save_yaml, write_once
 from utils.runs.locks import claimed, lock_directory, lock_together
