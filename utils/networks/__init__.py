@@ -6,11 +6,9 @@ Modules, each importing only from those before it:
     network          Network, Slot, Group: what every architecture has
     layers           layers that PyTorch lacks, or has in a slow form only
     mlp_gradients    the MLP's gradient in closed form, on batches and over a data set
-    native           C code, compiled where it runs
-    small_mlp        the gradient of a small MLP over a data set, in C
-    mlp              the multilayer perceptron
     conv_network     what convolutional networks share
-    kernels          networks computed in C
+    native           networks in C, a package of its own
+    mlp              the multilayer perceptron
     optunet          OptuNet, of 392 weights
     lenet            LeNet-5
     resnet           residual networks, with filter response or batch normalisation

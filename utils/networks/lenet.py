@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from utils.networks.conv_network import convolution, linear
-from utils.networks.kernels import CompiledNetwork
 from utils.networks.layers import convolve, linear_map, max_pool, pooled_convolution
+from utils.networks.native.kernels import CompiledNetwork
 from utils.networks.network import Group, Slot, lay_out
 
 KERNEL = 5

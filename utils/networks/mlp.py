@@ -12,8 +12,8 @@ from functools import cached_property
 from utils.networks.autograd import AutogradGradient, AutogradPasses
 from utils.networks.layers import linear_map
 from utils.networks.mlp_gradients import CLOSED_FORM, MLPGradient, MLPPasses
+from utils.networks.native.small_mlp import SmallMLPGradient, small_mlp_gradient
 from utils.networks.network import NONE, RELU, TANH, Group, Network, Slot, lay_out
-from utils.networks.small_mlp import SmallMLPGradient, small_mlp_gradient
 from utils.settings.errors import UserError
 
 import torch

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import ClassVar
 
 from utils.networks.conv_network import linear
-from utils.networks.kernels import CompiledNetwork
 from utils.networks.layers import (
     dense_convolution,
     largest,
@@ -19,6 +18,7 @@ from utils.networks.layers import (
     record_pooled,
     shifted_kernels,
 )
+from utils.networks.native.kernels import CompiledNetwork
 from utils.networks.network import NONE, Group, Slot, lay_out
 
 import torch

@@ -8,11 +8,11 @@ import ctypes
 import math
 from dataclasses import dataclass
 
-from utils.networks import native
 from utils.networks.autograd import AutogradPasses
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.mlp_gradients import softmax_errors
-from utils.networks.native import LANES, Buffer, address
+from utils.networks.native import compilation
+from utils.networks.native.compilation import LANES, Buffer, address
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ class CompiledNetwork(ConvNetwork):
         """Return a kernel if these tensors are float32 on a CPU, and there is a compiler."""
         if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in tensors):
             return None
-        library = native.library(self.name, **self.constants)
+        library = compilation.library(self.name, **self.constants)
         if library is None:
             return None
         library.trace_bytes.restype = library.space_bytes.restype = ctypes.c_long

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 LANES, ALIGNMENT = 16, 64  # images side by side (lanes.h), and bytes of a cache line
-BUILD = Path(__file__).parents[2] / "build"
+BUILD = Path(__file__).parents[3] / "build"
 # The processor's own instructions, under the names that compilers have for them.
 FOR_THIS_MACHINE = (["-march=native"], ["-mcpu=native"], [])
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-Wno-psabi"]

@@ -4,7 +4,12 @@ import shutil
 
 from utils.methods.hmc.potential import Potential
 from utils.networks.mlp import MLP
-from utils.networks.small_mlp import MOST_IMAGES, MOST_UNITS, SmallMLPGradient, small_mlp_gradient
+from utils.networks.native.small_mlp import (
+    MOST_IMAGES,
+    MOST_UNITS,
+    SmallMLPGradient,
+    small_mlp_gradient,
+)
 
 import pytest
 import torch

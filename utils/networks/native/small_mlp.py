@@ -2,9 +2,9 @@
 
 import ctypes
 
-from utils.networks import native
 from utils.networks.mlp_gradients import live_inputs
-from utils.networks.native import LANES, Buffer, address
+from utils.networks.native import compilation
+from utils.networks.native.compilation import LANES, Buffer, address
 
 import torch
 from torch import Tensor
@@ -49,5 +49,5 @@ def small_mlp_gradient(network, images: Tensor, labels: Tensor) -> SmallMLPGradi
         return None
     if images.dtype != torch.float32 or images.device.type != "cpu":
         return None
-    library = native.library("small_mlp", PIXELS=pixels, UNITS=hidden[0], CLASSES=classes)
+    library = compilation.library("small_mlp", PIXELS=pixels, UNITS=hidden[0], CLASSES=classes)
     return library and SmallMLPGradient(library, images.flatten(1), labels)

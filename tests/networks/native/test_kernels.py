@@ -3,10 +3,10 @@
 import shutil
 
 from tests.networks.conv_networks import drawn_images, drawn_weights
-from utils.networks import native
 from utils.networks.autograd import AutogradGradient, AutogradPasses
-from utils.networks.kernels import KernelPasses
 from utils.networks.lenet import LeNet
+from utils.networks.native import compilation
+from utils.networks.native.kernels import KernelPasses
 from utils.networks.optunet import OptuNet
 
 import pytest
@@ -162,52 +162,52 @@ def test_what_is_no_number_stays_so(small_network):
 def test_without_a_compiler_pytorch_computes_and_says_so(small_network, monkeypatch, capsys):
     images, weights = images_for(small_network), stack_of(small_network)[0]
     expected = small_network.outputs(weights, images)
-    native.library.cache_clear()
+    compilation.library.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler -v")
     torch.testing.assert_close(small_network.outputs(weights, images), expected)
     assert isinstance(small_network.data_passes(images), AutogradPasses)
     assert "directory: 'no-such-compiler'" in capsys.readouterr().err
-    native.library.cache_clear()
+    compilation.library.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["optunet", "lenet"])
 def test_what_a_compiler_refuses_is_shown(name, monkeypatch, tmp_path, capsys):
-    native.library.cache_clear()
-    monkeypatch.setattr(native, "BUILD", tmp_path / "build")
-    assert native.library(name, HEIGHT=28) is None  # nor WIDTH
+    compilation.library.cache_clear()
+    monkeypatch.setattr(compilation, "BUILD", tmp_path / "build")
+    assert compilation.library(name, HEIGHT=28) is None  # nor WIDTH
     assert f"{name}.c cannot be compiled" in capsys.readouterr().err
-    native.library.cache_clear()
+    compilation.library.cache_clear()
 
 
 def test_a_library_is_compiled_anew_after_a_change_of_a_header(monkeypatch, tmp_path):
     source, header = tmp_path / "one.c", tmp_path / "one.h"
     source.write_text('#include "one.h"\nint one(void) { return ONE; }')
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    monkeypatch.setattr(native, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
+    monkeypatch.setattr(compilation, "BUILD", tmp_path / "build")
     for value in (1, 2):
-        native.library.cache_clear()
+        compilation.library.cache_clear()
         header.write_text(f"#define ONE {value}")
-        assert native.library("one").one() == value
+        assert compilation.library("one").one() == value
 
 
 def test_a_damaged_library_is_compiled_anew(monkeypatch, tmp_path):
     (tmp_path / "one.c").write_text("int one(void) { return 1; }")
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    monkeypatch.setattr(native, "BUILD", tmp_path / "build")
-    native.library.cache_clear()
-    native.library("one")
-    (path,) = native.BUILD.glob("*.so")
+    monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
+    monkeypatch.setattr(compilation, "BUILD", tmp_path / "build")
+    compilation.library.cache_clear()
+    compilation.library("one")
+    (path,) = compilation.BUILD.glob("*.so")
     content = path.read_bytes()
     path.unlink()  # the loaded one stays in memory
     path.write_bytes(content[: len(content) // 2])
-    native.library.cache_clear()
-    assert native.library("one").one() == 1
+    compilation.library.cache_clear()
+    assert compilation.library("one").one() == 1
     assert path.read_bytes() == content
 
 
 def test_an_unclosed_quote_in_the_compilers_name_is_no_traceback(monkeypatch, capsys):
-    native.library.cache_clear()
+    compilation.library.cache_clear()
     monkeypatch.setenv("CC", "'cc")
-    assert native.library("optunet", CHANNELS=1) is None
+    assert compilation.library("optunet", CHANNELS=1) is None
     assert "optunet.c cannot be compiled: No closing" in capsys.readouterr().err
-    native.library.cache_clear()
+    compilation.library.cache_clear()
