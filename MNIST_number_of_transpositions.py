@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from papers.compact import permutation_figures
 from utils.data.datasets import Dataset
 from utils.methods.method import tensors_of
+from utils.methods.shared_settings import PermutationConfig
 from utils.methods.training import (
     TrainingSettings,
     TrainingState,
@@ -39,7 +40,7 @@ from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.settings.config import PermutationConfig, option
+from utils.settings.config import option
 from utils.settings.errors import UserError
 from utils.symmetry.counts import chance_transpositions
 from utils.symmetry.permutation import random_permutation

@@ -33,7 +33,7 @@ from utils.evaluation.predictions import predict_samples
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
-from utils.networks.registry import CONV_NETWORKS, conv_network, inputs_for, usual_shape
+from utils.networks.registry import ARCHITECTURES, conv_network, inputs_for, usual_shape
 from utils.posteriors.exchange import export_tars, import_networks, read_all
 from utils.posteriors.files import open_posterior
 from utils.posteriors.named_samples import save_named_samples
@@ -100,7 +100,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out_dir", type=Path, required=True, metavar="DIR", help="new folder")
     parser.add_argument(
-        "--network", choices=(MLP.name, *CONV_NETWORKS),
+        "--network", choices=ARCHITECTURES,
         help="architecture (default: as the files say, else an mlp of the sizes in them)",
     )  # fmt: skip
     parser.add_argument("--width", type=int, help="channels of the first convolution")

@@ -12,7 +12,7 @@ import argparse
 
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
-from utils.networks.registry import CONV_NETWORKS, conv_network, usual_shape
+from utils.networks.registry import ARCHITECTURES, conv_network, conv_networks, usual_shape
 from utils.report.tables import Table
 from utils.runs.script import ends_in_a_sentence
 from utils.settings.config import Parser
@@ -51,7 +51,7 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = Parser(prog="symmetries.py", description=__doc__)
-    parser.add_argument("--network", choices=(MLP.name, *CONV_NETWORKS), help="(default: all)")
+    parser.add_argument("--network", choices=ARCHITECTURES, help="(default: all)")
     parser.add_argument("--width", type=int, help="channels of the first convolution")
     parser.add_argument("--hidden_sizes", nargs="*", type=int, help="of an mlp (default: 512)")
     parser.add_argument(
@@ -79,7 +79,7 @@ def network_of(options: argparse.Namespace) -> Network:
 def table_of_networks() -> Table:
     """Return one row for each network in its usual size."""
     networks = {"mlp": MLP(), "mlp, tanh": MLP(activation="tanh")}
-    networks |= {name: conv_network(name, usual_shape(name)) for name in CONV_NETWORKS}
+    networks |= {name: conv_network(name, usual_shape(name)) for name in conv_networks()}
     rows = []
     for name, network in networks.items():
         counts = cells(total(count_symmetries(network)))

@@ -32,7 +32,7 @@ from utils.methods.training import Diverged, TrainingSettings, TrainingState, st
 from utils.networks.mlp import MLP
 from utils.networks.network import Network, initial_stack
 from utils.networks.predictions import class_probabilities
-from utils.networks.registry import inputs_for, network_for
+from utils.networks.registry import ARCHITECTURES, NetworkConfig, inputs_for, network_for
 from utils.rebasin.paths import Line, barrier, score
 from utils.rebasin.rebase import rebase
 from utils.rebasin.weight_matching import WeightMatcher
@@ -43,7 +43,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.settings.config import NETWORKS, Config, NetworkConfig, option
+from utils.settings.config import Config, option
 from utils.settings.errors import UserError
 from utils.symmetry.mass import (
     imbalance,
@@ -67,7 +67,7 @@ DIVERGED = 10  # times the NLL of guessing: overfitting does not come near it
 @dataclass(frozen=True, kw_only=True)
 class BalanceConfig(Config):
     networks: list[str] = option(
-        ["mlp"], "architectures; all but an mlp take normalised images", choices=NETWORKS
+        ["mlp"], "architectures; all but an mlp take normalised images", choices=ARCHITECTURES
     )
     hidden_sizes: list[int] = option([64], "units of each hidden layer of an mlp", minimum=1)
     num_train: int | None = option(None, "training images to use, from the first on", minimum=1)

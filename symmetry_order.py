@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from papers.symmetry.paper import PAPER
 from utils.data.datasets import Dataset
+from utils.methods.shared_settings import PermutationConfig
 from utils.methods.training import TrainingState, settings_of, start_training, train
 from utils.networks.network import Network, initial_stack
 from utils.networks.registry import network_and_data
@@ -30,7 +31,7 @@ from utils.runs.progress import progress_bar
 from utils.runs.run import already_finished, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
-from utils.settings.config import PermutationConfig, option
+from utils.settings.config import option
 from utils.settings.errors import UserError
 from utils.symmetry.normal_forms import KEYS, unit_keys
 from utils.symmetry.unit_order import order_correlation

@@ -189,7 +189,7 @@ PAPER = Paper(
 @pytest.fixture
 def registered(monkeypatch):
     """Register the network and the metric, as an entry in their tables does."""
-    monkeypatch.setitem(registry.CONV_NETWORKS, "toy", ToyNetwork)
+    monkeypatch.setitem(registry.ARCHITECTURES, "toy", ToyNetwork)
     monkeypatch.setitem(metrics.METRICS, "surprise", SURPRISE)
 
 

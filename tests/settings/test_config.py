@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from utils.networks.registry import NetworkConfig
 from utils.settings import config
 from utils.settings.config import (
     Config,
-    NetworkConfig,
     changes,
     load_config,
     option,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from utils.methods.method import Problem, Scores, scores_on
-from utils.methods.shared_settings import PriorConfig
+from utils.methods.shared_settings import PriorConfig, TrainingConfig
 from utils.methods.training import TrainedMethod, TrainingState, settings_of, train
 from utils.networks.predictions import class_probabilities, mean_probabilities
 from utils.posteriors.samples import Points
 from utils.report.figures import ORANGE, Look
-from utils.settings.config import TrainingConfig, option
+from utils.settings.config import option
 
 import torch
 

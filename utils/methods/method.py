@@ -227,11 +227,10 @@ def gaussian_elbos(problem: Problem, posterior: Gaussian, random: torch.Generato
 
     There is one of each draw.
     """
-    data, network = problem.data, problem.network
+    images, labels = problem.train_inputs, problem.data.train_labels
 
     def likelihood(weights: Tensor) -> float:
-        log_p = log_likelihood(network, weights, data.train_images, data.train_labels)
-        return log_p / problem.temperature
+        return log_likelihood(problem.network, weights, images, labels) / problem.temperature
 
     moved = posterior.to(problem.device)
     return elbo_estimates(moved, problem.tempered_prior, likelihood, ELBO_DRAWS, random)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from utils.data.batches import Batches
 from utils.data.datasets import Dataset
 from utils.networks.network import Network
-from utils.settings.config import NetworkConfig, option
+from utils.networks.registry import NetworkConfig
+from utils.settings.config import option
 from utils.settings.errors import UserError
 from utils.settings.values import NUMBERS
 
@@ -87,3 +88,26 @@ class AugmentationConfig(NetworkConfig):
             images.train_images, images.train_labels, network.input_shape,
             images.normalisation(network.normalisation), padding=self.padding, flips=self.flips,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(NetworkConfig):
+    """The further settings of scripts that train networks."""
+
+    optimizer: str = option("SGD", "optimiser of every network", choices=("SGD", "Adam"))
+    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
+    momentum: float = option(0.9, "momentum of SGD; Adam has its own", minimum=0, below=1)
+    batch_size: int = option(64, "images per step", minimum=1)
+    num_epochs: int = option(50, "passes over the training images", minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermutationConfig(TrainingConfig):
+    """The further settings of scripts that permute hidden units, of which there must be some."""
+
+    def __post_init__(self):
+        if self.network == "mlp" and not self.hidden_sizes:
+            raise UserError(
+                "hidden_sizes must have at least one hidden layer: without hidden units there is "
+                "nothing to permute."
+            )

@@ -16,9 +16,14 @@ from typing import NamedTuple
 
 from utils.data.batches import Batches, PlainBatches
 from utils.methods.method import Method, Problem, scores_along
-from utils.methods.shared_settings import AugmentationConfig, ModesConfig, PriorConfig
+from utils.methods.shared_settings import (
+    AugmentationConfig,
+    ModesConfig,
+    PriorConfig,
+    TrainingConfig,
+)
 from utils.networks.network import Network
-from utils.settings.config import TrainingConfig, option
+from utils.settings.config import option
 from utils.settings.errors import UserError
 
 import torch

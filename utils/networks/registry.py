@@ -2,27 +2,52 @@
 
 import json
 import operator
+from dataclasses import dataclass
 from pathlib import Path
 
 from utils.data.datasets import Dataset, load_dataset
 from utils.networks.conv_network import ConvNetwork
 from utils.networks.lenet import LeNet
-from utils.networks.mlp import MLP
+from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.optunet import OptuNet
 from utils.networks.resnet import ResNet8FRN, ResNet18, ResNet20FRN
+from utils.settings.config import Config, option
 from utils.settings.errors import UserError, reason
 
 import torch
 
-CONV_NETWORKS: dict[str, type[ConvNetwork]] = {
-    each.name: each for each in (OptuNet, LeNet, ResNet8FRN, ResNet20FRN, ResNet18)
+ARCHITECTURES: dict[str, type[Network]] = {
+    each.name: each for each in (MLP, OptuNet, LeNet, ResNet8FRN, ResNet20FRN, ResNet18)
 }
+MLP_ONLY = ("network", MLP.name)
 COLOUR = ("resnet8_frn", "resnet20_frn", "resnet18")  # usually trained on CIFAR-10
 NETWORK_EXAMPLES = (
     '{"sizes": [784, 512, 10], "activation": "relu"} or '
     '{"network": "lenet", "input_shape": [1, 28, 28], "num_classes": 10, "width": 6}'
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(Config):
+    """The further settings of scripts that train or sample networks."""
+
+    num_modes = jobs = 1  # no settings, unless a method declares them as such
+
+    network: str = option("mlp", "architecture, see docs/networks.md", choices=ARCHITECTURES)
+    width: int | None = option(
+        None, "channels of the first convolution, if not as usual", minimum=1
+    )
+    normalise: bool = option(
+        False, "shift and scale images by the data set's published mean and deviation"
+    )
+    hidden_sizes: list[int] = option(
+        [512], "units of each hidden layer of an mlp", minimum=1, belongs_to=MLP_ONLY
+    )
+    activation: str = option(
+        "relu", "activation function of an mlp", choices=tuple(ACTIVATIONS), belongs_to=MLP_ONLY
+    )
+    num_train: int | None = option(None, "training images to use, from the first on", minimum=1)
 
 
 def network_for(config, data) -> Network:
@@ -49,18 +74,22 @@ def network_and_data(config, device: torch.device) -> tuple[Network, Dataset]:
     return network, inputs_for(network, data).to(device)
 
 
+def conv_networks() -> list[str]:
+    """Return the names of convolutional networks."""
+    return [name for name in ARCHITECTURES if name != MLP.name]
+
+
 def conv_network(
     name: str, input_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10,
     width: int | None = None, normalise: bool = False,
 ) -> ConvNetwork:  # fmt: skip
     """Return a convolutional network, of its usual width if none is given."""
-    if name not in CONV_NETWORKS:
-        names = ", ".join((MLP.name, *CONV_NETWORKS))
-        raise UserError(f"There is no network {name!r}; choose from {names}.")
+    if name not in conv_networks():
+        raise UserError(f"There is no network {name!r}; choose from {', '.join(ARCHITECTURES)}.")
     widths = {} if width is None else {"width": width}
-    if widths and not hasattr(CONV_NETWORKS[name], "width"):
+    if widths and not hasattr(ARCHITECTURES[name], "width"):
         raise UserError(f"{name} comes in one width only: leave --width out.")
-    return CONV_NETWORKS[name](tuple(input_shape), num_classes, bool(normalise), **widths)
+    return ARCHITECTURES[name](tuple(input_shape), num_classes, bool(normalise), **widths)
 
 
 def usual_shape(name: str) -> tuple[int, int, int]:

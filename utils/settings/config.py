@@ -16,8 +16,6 @@ from pathlib import Path
 from utils.settings.errors import UserError
 from utils.settings.values import SWEEP_ADVICE, convert, plain_type, read_yaml, unknown_key
 
-MLP_ONLY = ("hidden_sizes", "activation")  # settings that other networks do not have
-NETWORKS = ("mlp", "optunet", "lenet", "resnet8_frn", "resnet20_frn", "resnet18")
 DEVICES = ("auto", "cpu", "cuda")
 # Settings that name a config, or say how to begin with it, cannot be in the config itself.
 COMMAND_LINE_ONLY = ("config", "config_name", "resume", "overwrite")
@@ -27,6 +25,7 @@ CONFIG_ROOT = Path(__file__).resolve().parents[2] / "configs"
 def option(
     default, help, *, unit=None, choices=None, metavar=None,
     minimum=None, above=None, below=None, changeable=False, may_grow=False, revisable=False,
+    belongs_to=None,
 ):  # fmt: skip
     """Declare a config field.
 
@@ -37,7 +36,7 @@ def option(
     metadata = {
         "help": help, "unit": unit, "choices": choices, "metavar": metavar,
         "minimum": minimum, "above": above, "below": below, "changeable": changeable,
-        "may_grow": may_grow, "revisable": revisable,
+        "may_grow": may_grow, "revisable": revisable, "belongs_to": belongs_to,
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -85,49 +84,6 @@ class Config:
     overwrite: bool = option(
         False, "delete what an earlier run of this name left, and start anew", changeable=True
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkConfig(Config):
-    """The further settings of scripts that train or sample networks."""
-
-    num_modes = jobs = 1  # no settings, unless a method declares them as such
-
-    network: str = option("mlp", "architecture, see docs/networks.md", choices=NETWORKS)
-    width: int | None = option(
-        None, "channels of the first convolution, if not as usual", minimum=1
-    )
-    normalise: bool = option(
-        False, "shift and scale images by the data set's published mean and deviation"
-    )
-    hidden_sizes: list[int] = option([512], "units of each hidden layer of an mlp", minimum=1)
-    activation: str = option(
-        "relu", "activation function of an mlp", choices=("relu", "tanh", "silu")
-    )
-    num_train: int | None = option(None, "training images to use, from the first on", minimum=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig(NetworkConfig):
-    """The further settings of scripts that train networks."""
-
-    optimizer: str = option("SGD", "optimiser of every network", choices=("SGD", "Adam"))
-    learning_rate: float = option(1e-3, "step size of the optimiser", above=0)
-    momentum: float = option(0.9, "momentum of SGD; Adam has its own", minimum=0, below=1)
-    batch_size: int = option(64, "images per step", minimum=1)
-    num_epochs: int = option(50, "passes over the training images", minimum=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PermutationConfig(TrainingConfig):
-    """The settings of scripts that permute hidden units, of which there must be some."""
-
-    def __post_init__(self):
-        if self.network == "mlp" and not self.hidden_sizes:
-            raise UserError(
-                "hidden_sizes must have at least one hidden layer: without hidden units there is "
-                "nothing to permute."
-            )
 
 
 # ---- comparing settings
@@ -190,9 +146,8 @@ def load_config(config_class, script: str, arguments: list[str], description: st
     given = _read_command_line(config_class, script, arguments, description)
     values = _read_yaml(config_class, script, given)
     values |= {name: _convert(config_class, name, v, f"--{name}") for name, v in given.items()}
-    for name in MLP_ONLY if values.get("network", "mlp") != "mlp" else ():
-        if name in given:
-            raise UserError(f"--{name} belongs to --network mlp: {values['network']} has its own.")
+    for name in given:
+        _refuse_foreign(config_class, name, values)
     agent_run = wandb_agent_run()
     if agent_run:  # its own batch, and its own run in it
         sweep_id = os.environ["WANDB_SWEEP_ID"]
@@ -230,6 +185,16 @@ def _convert(config_class, key: str, value, source: str):
     if key not in known:
         raise unknown_key(key, source, list(known))
     return convert(value, known[key], source)
+
+
+def _refuse_foreign(config_class, key: str, values: dict) -> None:
+    """Refuse a setting that belongs to another value of another setting."""
+    known = _fields(config_class)
+    if known[key].metadata["belongs_to"]:
+        owner, needed = known[key].metadata["belongs_to"]
+        chosen = values.get(owner, known[owner].default)
+        if chosen != needed:
+            raise UserError(f"--{key} belongs to --{owner} {needed}: {chosen} has its own.")
 
 
 def _read_yaml(config_class, script: str, given: dict) -> dict:
