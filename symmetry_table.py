@@ -70,7 +70,7 @@ class TableConfig(ReferenceConfig):
     )  # fmt: skip
     published: str = option(
         NONE, "published predictions of HMC for CIFAR10, to compare predictions with: probs.csv, "
-        "download or none", metavar="FILE", changeable=True,
+        "download or none", metavar="FILE",
     )  # fmt: skip
     num_samples: int = option(100, "samples of each row, at most", minimum=LEAST_SAMPLES)
     num_modes: int = option(10, "modes of a row with several", minimum=2)
@@ -79,7 +79,7 @@ class TableConfig(ReferenceConfig):
     )
     num_inputs: int = option(500, "images whose predictions make distances", minimum=2)
     num_permutations: int = option(
-        1000, "permutations behind each p value, and resamplings behind correlations", minimum=19
+        1000, "permutations behind each p value, and resamplings behind correlations", minimum=99
     )
     num_bootstraps: int = option(100, "resamplings behind standard errors", minimum=2)
 

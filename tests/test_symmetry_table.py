@@ -29,7 +29,7 @@ TOY = (
     "--config_name", "quick", "--num_samples", "8", "--num_modes", "4", "--num_images", "40",
     "--num_inputs", "10",
 )  # fmt: skip
-FEW = ("--num_permutations", "19", "--num_bootstraps", "3")
+FEW = ("--num_permutations", "99", "--num_bootstraps", "3")
 
 LAST = torch.arange(NETWORK.num_weights - 50, NETWORK.num_weights)[None]
 BLOCK = WeightBlock(LAST, torch.eye(1), torch.eye(50), torch.full((1, 50), 0.1))

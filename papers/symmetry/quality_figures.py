@@ -71,7 +71,7 @@ def diversity_scale(source: Path) -> Figure:
             low, high = np.quantile(sides[0], [0.05, 0.95]), np.quantile(sides[1], [0.05, 0.95])
             axis.hlines(means[1], *low, color=color, linewidth=width)
             axis.vlines(means[0], *high, color=color, linewidth=width)
-            axis.scatter(*means, color=color, s=15 * width, label=title)
+            axis.scatter(*means, color=color, s=15 * width, label=title, zorder=3)
         ends = [0, max(axis.get_xlim()[1], axis.get_ylim()[1])]
         axis.plot(ends, ends, color=GREY, linewidth=0.8)
         axis.set(xlim=ends, ylim=ends, xlabel=f"{label} on test images{unit}")
@@ -105,6 +105,7 @@ AGAINST = {
 
 
 REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
+LEAST_IN_BIN = 20  # images, of a reliability diagram
 
 
 def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
@@ -169,10 +170,10 @@ def _small_panels(count: int) -> tuple[Figure, list]:
 
 @figure(
     "symmetry_table", "table.json", "Distances to independent networks against scores",
-    caption="Each point is a posterior with one mode (hollow) or several (filled); the networks "
-    "themselves, whose distance is 0 but for noise, and HMC are crosses and do not count. ρ is the "
-    "rank correlation of these points within both kinds, with its 95 % interval over methods. "
-    "Below is that of single modes, within methods; they are not drawn.",
+    caption="Each point is a posterior with one mode (hollow) or several (filled), which do not "
+    "compare with each other; the networks themselves, whose distance is 0 but for noise, and HMC "
+    "are crosses and do not count. ρ is the rank correlation of these points within both kinds, "
+    "with its 95 % interval over methods. Below is that of single modes (dots) within methods.",
 )  # fmt: skip
 def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
@@ -187,6 +188,12 @@ def quality_and_scores(source: Path) -> Figure:
             for row in rows:
                 marker, color = looks[row["name"]]
                 hollow = row["modes"] == "one" and marker not in REFERENCE_MARKERS.values()
+                single = row.get("points", ()) if hollow else ()
+                axis.plot(
+                    [each["distances"]["networks"][measure]["value"] for each in single],
+                    [each["scores"][score] for each in single],
+                    linestyle="", marker=".", markersize=2, color=color, alpha=0.4,
+                )  # fmt: skip
                 axis.plot(
                     row["distances"]["networks"][measure]["value"], row["scores"][score],
                     linestyle="", marker=marker, markersize=4.5, color=color,
@@ -199,7 +206,12 @@ def quality_and_scores(source: Path) -> Figure:
         Line2D([], [], linestyle="", marker=marker, color=color, label=name)
         for name, (marker, color) in looks.items()
     ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(names)))
+    kinds = {"one mode": ("o", "none"), "several modes": ("o", GREY), "single modes": (".", GREY)}
+    handles += [
+        Line2D([], [], linestyle="", marker=marker, color=GREY, mfc=face, label=label)
+        for label, (marker, face) in kinds.items()
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
     return drawn
 
 
@@ -214,8 +226,8 @@ def _correlations(found: dict, name: str) -> Iterator[str]:
 @figure(
     "symmetry_table", "table.json", "Reliability diagrams",
     caption="Accuracy minus confidence by confidence, in 15 bins of equal width: below 0 a "
-    "posterior is overconfident. With one mode, points of all modes are taken together. Bins with "
-    "fewer than 10 images are left out.",
+    "posterior is overconfident. Bars are standard errors over the images of a bin; with one mode, "
+    "points of all modes are taken together. Bins with fewer than 20 images are left out.",
 )  # fmt: skip
 def reliability_diagrams(source: Path) -> Figure:
     """Draw the gaps of all rows, each posterior in a panel of its own."""
@@ -224,11 +236,12 @@ def reliability_diagrams(source: Path) -> Figure:
     for row in rows:
         _, color, face, _ = MODES[row["modes"]]
         diagram = {key: np.array(each) for key, each in row["reliability"].items()}
-        used = diagram["sizes"] >= 10
-        gap = (diagram["accuracy"] - diagram["confidence"])[used]
-        axes[names.index(row["name"])].plot(
-            diagram["confidence"][used], gap, marker="o", markersize=3, linewidth=1, color=color,
-            mfc=face,
+        images = diagram["sizes"] / row["averaged"]  # bins of all modes have the same images
+        used, accuracy = images >= LEAST_IN_BIN, diagram["accuracy"]
+        errors = np.sqrt(accuracy * (1 - accuracy) / np.maximum(images, 1))
+        axes[names.index(row["name"])].errorbar(
+            diagram["confidence"][used], (accuracy - diagram["confidence"])[used],
+            yerr=errors[used], marker="o", markersize=3, linewidth=1, color=color, mfc=face,
         )  # fmt: skip
     largest = max(abs(limit) for axis in axes for limit in axis.get_ylim())
     for name, axis in zip(names, axes, strict=True):

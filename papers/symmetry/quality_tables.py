@@ -39,7 +39,7 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
     head = ["posterior", "modes", "samples", *(metric.heading for metric in metrics)]
     inside, outside = (100 * summary[f"base_rate_{side}"] for side in ("in", "out"))
     return Table(
-        [*head, "training, core-s", "sampling s", "prediction s"], lines,
+        [*head, "training", "sampling", "prediction"], lines,
         title="Scores",
         note="± standard errors over modes, not over test images, which all rows share. Modes of "
         "HMC are contiguous pieces of its chains. Rows of one posterior have equally many samples, "
@@ -47,7 +47,8 @@ def quality_table(rows: list[dict], summary: dict) -> Table:
         "equal width, adaptive ECE of equal mass; ECE after scaling uses a temperature fitted to "
         "held-out test images and is probably the paper's ACE. In: test images are the positive "
         f"class; out: those of {summary['ood']}. AUPR by chance is {inside:.0f} % and "
-        f"{outside:.0f} %. Training is in seconds of all cores together, for all modes of the row.",
+        f"{outside:.0f} %. Training (of all modes of the row), sampling and prediction are in "
+        "core-seconds.",
     )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ ABSURD = [item(1e6, 1e6, -1e6, 1e6), item(-1e6, -1e6, 1e6, -1e6)]
 
 
 def row(name: str, modes: str, own: dict, **more) -> dict:
-    return {"name": name, "modes": modes} | own | more
+    return {"name": name, "source": name, "modes": modes} | own | more
 
 
 def references(**more) -> list[dict]:
@@ -247,7 +247,7 @@ def ordered(name: str, networks: float, hmc: float, agreements: tuple = (0.5, 0.
         )
     }
     beside["published"] = {"agreement": 0.5, "total_variation": -networks}
-    return {"name": name, "modes": "multi", "num_modes": 10, "beside": beside}
+    return {"name": name, "source": name, "modes": "multi", "num_modes": 10, "beside": beside}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,12 @@ def test_orders_by_both_references(hmc, discordant):
         assert found.low == pytest.approx(found.high)
     turned = [ordered(f"method {k}", 0.01 * hmc[k], 0.1 * UP[k]) for k in (3, 0, 4, 1, 2)]
     assert order_by_reference(turned, draws=50, seed=0).tau == pytest.approx(found.tau)
+
+
+def test_rows_of_the_same_modes_are_one_method():
+    rows = [ordered(f"method {k}", 0.1 * k, 0.2 * k) for k in range(5)]
+    rows[1]["source"] = "method 0"
+    assert order_by_reference(rows, draws=20, seed=0) is None
 
 
 def test_orders_need_hmc_and_five_methods():

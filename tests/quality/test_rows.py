@@ -63,10 +63,12 @@ def test_swag_has_a_mean_and_laplace_linearised_predictions():
     (swa,) = trained["swag_mean"].modes
     assert swa.weights[0].equal(mean)
     assert trained["swag_mean"].core_seconds == 3.0
+    assert [each.source for each in trained.values()] == [None, "swag", None, "laplace", None]
     assert [name for name, each in trained.items() if each.linearised] == ["laplace_linearised"]
     rows = rows_of({"x": trained["laplace_linearised"]}, {}, num_samples=10, num_modes=4, seed=0)
     assert [len(row.sets[0].modes) for row in rows] == [1, 4, 10]
     assert rows[0].about["samples"] is None
+    assert rows[0].about["source"] == "laplace"
 
 
 def test_the_last_row_of_a_reference_is_its_other_half():

@@ -69,12 +69,12 @@ def compare(samples: SampleSet | LinearisedSet, standard: Standard, errors: bool
     """Return all that is measured of a set of samples, or of linearised modes."""
     if isinstance(samples, LinearisedSet):
         return compare_linearised(samples, standard, errors)
-    started = time.perf_counter()
+    started = time.process_time()
     weights = samples.weights()
-    sampled = time.perf_counter()
+    sampled = time.process_time()
     parts = parts_of(len(samples), len(samples.modes))
     prediction = forecast(standard.network, weights, parts, standard.images)
-    predicted = time.perf_counter()
+    predicted = time.process_time()
     return of_predictions(prediction, samples.name, standard, errors) | {
         "distances": {
             reference.name: reference.distances(weights, samples.blocks, standard.network)
@@ -89,9 +89,9 @@ def compare(samples: SampleSet | LinearisedSet, standard: Standard, errors: bool
 
 def compare_linearised(samples: LinearisedSet, standard: Standard, errors: bool) -> dict:
     """Return the same of linearised modes, which have no samples to measure distances of."""
-    started = time.perf_counter()
+    started = time.process_time()
     prediction = linearised_forecast(samples.modes, standard.images)
-    predicted = time.perf_counter()
+    predicted = time.process_time()
     return of_predictions(prediction, samples.name, standard, errors) | {
         "distances": {},
         "sampling_seconds": 0.0,

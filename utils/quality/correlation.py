@@ -201,16 +201,17 @@ def distances_and_scores(
 ) -> dict[str, dict[str, dict]]:
     """Correlate distances to the networks with scores: over rows, and over modes of each method.
 
-    Ranks are within rows of one mode, of several and so on, or within the modes of a method. The
-    networks themselves are left out, since they are their own reference, and HMC with them.
+    Ranks are within rows of one mode, of several and so on, or within the modes of a method. Rows
+    of the same modes are one cluster. The networks themselves are left out, since they are their
+    own reference, and HMC with them.
     """
     rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
     points = [{"name": row["name"]} | point for row in rows for point in row.get("points", [])]
-    names, numbers = [row["name"] for row in rows], range(len(points))
+    sources, numbers = [row["source"] for row in rows], range(len(points))
     return {
         over: dict(correlate(items, group, list(clusters), measures, scores, draws, seed))
         for over, items, group, clusters in (
-            ("rows", rows, "modes", names), ("modes", points, "name", numbers)
+            ("rows", rows, "modes", sources), ("modes", points, "name", numbers)
         )
     }  # fmt: skip
 
@@ -242,12 +243,13 @@ def order_by_reference(rows: Sequence[dict], draws: int, seed: int) -> Tau | Non
 
     Pairs of rows count that both have one mode, or several, or as many as samples: that more modes
     are nearer to both references says nothing about these. The references are left out. Methods are
-    resampled for the interval. None: there is no HMC, or there are too few methods.
+    resampled for the interval, each with all rows of its modes. None: there is no HMC, or there are
+    too few methods.
     """
     rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
-    names = [row["name"] for row in rows]
-    if len(set(names)) < LEAST_CLUSTERS or HMC not in rows[0]["beside"]:
+    sources = [row["source"] for row in rows]
+    if len(set(sources)) < LEAST_CLUSTERS or HMC not in rows[0]["beside"]:
         return None
     orders = [[row["beside"][each]["total_variation"] for row in rows] for each in (NETWORKS, HMC)]
     groups = [row["modes"] for row in rows]
-    return grouped_kendall(*orders, groups, names, np.random.default_rng(seed), draws)
+    return grouped_kendall(*orders, groups, sources, np.random.default_rng(seed), draws)

@@ -138,7 +138,7 @@ class Reference:
             results[space.name] = measured | {"error": error}
         if several:
             theirs = invariants(network, weights)
-            draws = (self.permutations + 1) // 5  # 20 at least can show p < 0.05
+            draws = (self.permutations + 1) // 5  # of 99 they are 20, which can show p < 0.05
             classified = classify(self.invariants, theirs, both, draws, random)
             results["classifier"] = classified._asdict()
         return results

@@ -33,6 +33,7 @@ class Trained(NamedTuple):
     modes: Sequence[Posterior]
     core_seconds: float | None = None
     linearised: bool = False  # predicts with the linearised network
+    source: str | None = None  # the posterior that it is derived from, if from another
 
 
 class Row(NamedTuple):
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     modes: str  # ONE, SEVERAL or EACH
     sets: list[SampleSet | LinearisedSet]
     core_seconds: float | None  # of one mode
+    source: str  # the posterior whose modes these are
 
     def name_of(self, number: int) -> str:
         return f"{self.name}-{self.modes}-{number:02}"
@@ -53,6 +55,7 @@ class Row(NamedTuple):
         seconds = None if self.core_seconds is None else self.core_seconds * num_modes
         return {
             "name": self.name,
+            "source": self.source,
             "modes": self.modes,
             "num_modes": num_modes,
             "samples": len(self.sets[0]) if drawn else None,
@@ -80,9 +83,9 @@ def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
         derived = {}
         if all(isinstance(mode, LowRank) for mode in each.modes):
             means = [Points(mode.mean[None], mode.network) for mode in each.modes]
-            derived[f"{name}_mean"] = each._replace(modes=means)
+            derived[f"{name}_mean"] = each._replace(modes=means, source=name)
         if all(isinstance(mode, BlockGaussian) for mode in each.modes):
-            derived[f"{name}_linearised"] = each._replace(linearised=True)
+            derived[f"{name}_linearised"] = each._replace(linearised=True, source=name)
         for taken in derived.keys() & trained.keys():
             raise UserError(
                 f"{taken} is the name of a row that {name} has besides its draws: give another "
@@ -106,12 +109,12 @@ def rows_of(
             second = halves[HMC].second
             chains = len(each.modes) // 2 or 0.5  # of which the second half is
             seconds = each.core_seconds and each.core_seconds * chains / len(second.modes)
-            rows.append(Row(HMC, SEVERAL, [second], seconds))
+            rows.append(Row(HMC, SEVERAL, [second], seconds, HMC))
             continue
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)
         for modes, sets in sets_of(name, each, num_samples, num_modes, seed).items():
-            rows.append(Row(name, modes, sets, each.core_seconds))
+            rows.append(Row(name, modes, sets, each.core_seconds, each.source or name))
     return rows
 
 

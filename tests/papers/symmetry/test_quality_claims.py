@@ -27,7 +27,8 @@ def row(name: str, modes: str, level: float) -> dict:
     scores = {score: level if score in HIGH else 1 - level for score in QUALITY}
     scores |= {"mi_inside": level, "mi_outside": level}
     return {
-        "name": name, "modes": modes, "num_modes": 10, "samples": 100, "averaged": 1,
+        "name": name, "source": name, "modes": modes,
+        "num_modes": 10, "samples": 100, "averaged": 1,
         "scores": scores, "errors": dict.fromkeys(QUALITY, 0.01),
         "beside": {
             "networks": {"agreement": 0.9, "total_variation": level},
