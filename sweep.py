@@ -102,8 +102,13 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def find_file(name: str) -> Path:
-    named = ROOT / "configs" / "sweeps" / f"{name}.yaml"
-    return named if named.exists() and not Path(name).exists() else Path(name)
+    folder = ROOT / "configs" / "sweeps"
+    if Path(name).exists():
+        return Path(name)
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    if Path(name).stem not in names:
+        raise UserError(f"There is no sweep file {name}; configs/sweeps has {', '.join(names)}.")
+    return folder / f"{Path(name).stem}.yaml"
 
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:

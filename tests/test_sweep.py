@@ -273,7 +273,7 @@ def test_mistakes_are_said_before_any_run(
     ("arguments", "sentence"),
     [
         ([], "The following arguments are required: FILE"),
-        (["missing.yaml"], "Cannot read the config missing.yaml"),
+        (["missing.yaml"], "There is no sweep file missing.yaml"),
         (["x.yaml", "--jobs", "0"], "--jobs and --num_runs must be at least 1, and --seed"),
         (["x.yaml", "--num_runs", "0"], "--jobs and --num_runs must be at least 1, and --seed"),
         (["x.yaml", "--jobs", "two"], "--jobs: invalid int value: 'two'"),
@@ -294,3 +294,11 @@ def test_our_sweep_files_suit_their_scripts(path):
     assert len(points) >= 4
     assert points[0].config.run_batch_name == path.stem  # so that an agent's runs go there as well
     assert len(plan(["sweep.py", path.stem])) == len(points)
+
+
+def test_sweep_files_are_found_by_name():
+    path = sweep.find_file("configs/sweeps/vi_learning_rate")
+    assert path == sweep.find_file("vi_learning_rate")
+    assert path.is_file()
+    with pytest.raises(UserError, match="There is no sweep file vi_learning_rat;.*vi_learning_rate"):
+        sweep.find_file("vi_learning_rat")

@@ -10,7 +10,7 @@ from papers.compact.tables import METHODS, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
 from utils.rebasin.paths import barrier
-from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, Finding, claim
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, Finding, claim
 from utils.report.results import Missing, Results
 from utils.report.tables import number
 
@@ -302,11 +302,11 @@ def transpositions_are_monotone(results: Results) -> Finding:
     kinds=("eval", "net_matching"),
     ours=True,
     in_short={
-        HOLDS: "The number of transpositions tells how closely networks are related, even if they "
+        HOLDS: "The number of transpositions says how closely networks are related, even if they "
         "were trained or sampled independently",
-        PARTLY: "The number of transpositions tells little about networks that were trained or "
+        PARTLY: "The number of transpositions says little about networks that were trained or "
         "sampled independently",
-        FAILS: "The number of transpositions tells nothing about networks that were trained or "
+        FAILS: "The number of transpositions says nothing about networks that were trained or "
         "sampled independently",
     },
 )
@@ -438,8 +438,6 @@ def hmc_std_prunes(results: Results) -> Finding:
         f"random orders {by_chance:.0f} %; {best}",
     )
 
-
-CLAIMS = tuple(value for value in vars().values() if isinstance(value, Claim))  # in this order
 
 # ---- helpers
 

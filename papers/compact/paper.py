@@ -1,7 +1,6 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
-from papers.compact import limits, permutation_figures, weight_figures
-from papers.compact.claims import CLAIMS
+from papers.compact import claims, limits, permutation_figures, weight_figures
 from papers.compact.plan import ARTEFACTS, STEPS
 from papers.compact.tables import (
     check_tables,
@@ -17,6 +16,14 @@ from utils.report.paper import Paper, RunFigure, RunTables, Section
 from utils.report.results import Results
 from utils.report.tables import Table
 
+CLAIMS = (  # in the order of the report
+    claims.rebasin_gives_meaning, claims.rebased_is_not_the_posterior,
+    claims.posterior_is_nearly_unimodal, claims.ensemble_survives, claims.methods_predict_alike,
+    claims.accuracies_match,
+    claims.barrier_vanishes, claims.training_keeps_transpositions, claims.barrier_grows,
+    claims.transpositions_are_monotone, claims.transpositions_inform,
+    claims.weights_compare, claims.hmc_std_prunes,
+)  # fmt: skip
 INTRODUCTION = (
     "The hidden units of a neural network can trade places, with their weights, without changing "
     "what the network computes. The posterior (the probability of weights given the data) "

@@ -285,7 +285,7 @@ def sparsity_summary(pruning: dict) -> dict[str, dict[str, str]]:
     curves, names = pruning["curves"], pruning["names"]
     summary = {}
     for name, curve in curves["all"].items():
-        cells = {"accuracy whole": f"{100 * curve['accuracy'][0]:.2f} %"}
+        cells = {"accuracy, unpruned": f"{100 * curve['accuracy'][0]:.2f} %"}
         for part, loss in _losses(pruning):
             share = curves[part][name]["sparsity"][loss]
             cells[f"zero at {_points(loss)}, {part}"] = f"{100 * share:.0f} %"

@@ -1,7 +1,7 @@
 """Predictions of linearised networks: moments of logits, moved posteriors, draws."""
 
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
-from utils.evaluation.predictions import (
+from utils.evaluation.linearised import (
     averaged_draws,
     covariance_by_layers,
     linearised_predictions,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
 from utils.data.datasets import Dataset
-from utils.evaluation.predictions import linearised_predictions, logit_moments
+from utils.evaluation.linearised import linearised_predictions, logit_moments
 from utils.methods.curvature import full_ggn, hessian, kronecker_ggn, trained_places
 from utils.methods.laplace import Laplace, LaplaceConfig, check_dense_size, fit
 from utils.methods.method import Problem

@@ -1,7 +1,9 @@
 """What settings are chosen by: scores on held-out training images, and the ELBO."""
 
 import json
+from dataclasses import replace
 
+from utils.data.batches import Batches
 from utils.data.datasets import load_dataset
 from utils.methods.method import Problem, gaussian_elbos, images_used, selection_scores
 from utils.networks.mlp import MLP
@@ -63,6 +65,19 @@ def test_the_prior_itself_has_no_kl(problem):
     values = gaussian_elbos(problem, Gaussian(torch.zeros_like(std), std, network), generator(1))
     assert values.mean() < -50 * 0.5 * np.log(10) / 2
     assert values.std() > 0
+
+
+def test_augmentation_does_not_change_the_elbo(problem, data_dir):
+    """Augmented images are kept as they were loaded, and the ELBO is of images as they are."""
+    loaded = load_dataset("MNIST", data_dir, 50)
+    raw = loaded.train_images.reshape(50, 1, 28, 28)
+    assert raw.dtype == torch.uint8
+    batches = Batches(raw, loaded.train_labels, (784,), padding=2)
+    augmented = problem._replace(data=replace(loaded, train_images=raw), batches=batches)
+    mean = 0.1 * torch.randn(problem.network.num_weights, generator=generator(0))
+    gaussian = Gaussian(mean, torch.full_like(mean, 0.1), problem.network)
+    values = [gaussian_elbos(each, gaussian, generator(1)) for each in (problem, augmented)]
+    torch.testing.assert_close(*values)
 
 
 def test_what_has_an_elbo(problem):

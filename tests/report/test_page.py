@@ -156,7 +156,7 @@ def test_papers_share_a_report_and_their_runs(run, write):
     question = Conclusion("How old are people?", PAPER.claims)
     assert question.question not in write(conclusions=[question])  # nothing to draw together
     page = write(
-        PAPER, replace(PAPER, name="again", heading="Ages again"),
+        PAPER, replace(PAPER, name="again", heading="Ages again", numbers={}),
         conclusions=[question, Conclusion("Nobody knows?", ())],
     )  # fmt: skip
     assert re.findall("<h1 id=([a-z-]+)>", page) == ["ages-top", "again-top"]
@@ -169,6 +169,11 @@ def test_papers_share_a_report_and_their_runs(run, write):
     assert page.count("<h2 id=runs>") == 1
     rows = page.split("<h2 id=runs>")[1].split("</table>")[0]
     assert rows.count("<td>census</td>") == 1
+
+
+def test_papers_cannot_overwrite_each_others_numbers(run, write):
+    with pytest.raises(ValueError, match="Two papers write age"):
+        write(PAPER, replace(PAPER, name="again"))
 
 
 def test_a_question_of_ours_is_not_counted_as_a_claim(run, write):

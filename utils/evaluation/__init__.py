@@ -4,6 +4,7 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
 
     metrics        scores of predictions, METRICS, and standard errors by resampling
     predictions    columns of the table, and what each predicts, in parts to resample
+    linearised     predictions of Gaussians with the network linearised at their mean
     diagnostics    R-hat and effective sample size of chains; chains that are not exact
     weight_study   groups of weights, their mixing, and how they compare with the prior
     setting        the settings of an evaluation, and what follows from them

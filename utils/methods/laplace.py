@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.evaluation.predictions import linearised_predictions
+from utils.evaluation.linearised import linearised_predictions
 from utils.methods.curvature import (
     Curvature,
     dense,

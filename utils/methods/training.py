@@ -184,7 +184,9 @@ class Diverged(UserError):
 def check_losses(losses: Tensor, when: str) -> None:
     """Stop a training that has left all numbers behind."""
     if not losses.isfinite().all():
-        raise Diverged(f"Training diverged in {when}: its loss is no number. Lower learning_rate.")
+        raise Diverged(
+            f"Training diverged in {when}: its loss is not finite. Lower the learning_rate."
+        )
 
 
 def groups_of(network: Network, num_members: int, device: torch.device) -> list[slice]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from utils.data.datasets import Dataset, network_inputs
 from utils.data.out_of_distribution import load_other_images, load_usual_images
 from utils.evaluation.alignment import spaced_positions
-from utils.evaluation.predictions import probit_predictions
+from utils.evaluation.linearised import probit_predictions
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for

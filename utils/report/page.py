@@ -145,6 +145,8 @@ def numbers_of(entries: list[Entry]) -> dict:
     }
     for entry in entries:
         for name, read in entry.paper.numbers.items():
+            if name in numbers:
+                raise ValueError(f"Two papers write {name} into numbers.json: rename one.")
             numbers[name] = or_none(partial(read, entry.results))
     runs: dict[str, dict | None] = {}
     for run in _runs(entries):  # papers may have different runs of one kind

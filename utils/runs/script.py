@@ -64,8 +64,8 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
     script = Path(script_file).stem
     with ends_in_a_sentence(script, resume_command()):
         config = load_config(config_class, script, sys.argv[1:], description)
+        print_unnamed_settings(config, script)
         main(config)
-        print_unnamed_settings(config, script)  # last: a run that is refused has no name
 
 
 def print_unnamed_settings(config, script: str) -> None:

@@ -184,7 +184,7 @@ def test_pruned_shares():
     first = "μ of HMC, kept by lowest σ of HMC"
     assert sparsity_summary(pruning) == {
         title: {
-            "accuracy whole": "90.00 %", "zero at −1 point, all": "25 %",
+            "accuracy, unpruned": "90.00 %", "zero at −1 point, all": "25 %",
             "zero at −5 points, all": "50 %", "zero at −1 point, alive": "12 %",
             "zero at −5 points, alive": "25 %",
         }
