@@ -142,20 +142,25 @@ def test_distances_in_a_table_are_those_of_its_run(section):
 SCORES = {  # of columns in docs/compact.md: key, digits, and factor of what is shown
     "TV": ("total_variation", 3, 1), "agreement": ("agreement", 3, 1), "NLL": ("nll", 3, 1),
     "ECE": ("ece", 3, 1), "accuracy (%)": ("sample_accuracy", 1, 100),
-    "accuracy of μ_r": ("mean_accuracy", 1, 100),
+    "accuracy of μ_r": ("mean_accuracy", 1, 100), "accuracy of μ": ("mean_accuracy", 1, 100),
 }  # fmt: skip
 WAYS = "rebased", "mean_reference", "contribution", "contribution_to_mean", "consensus"
 SCALED = (
     "rebased", "rebased_tau", "rebased_repair", "consensus", "consensus_tau", "consensus_taus",
     "consensus_repair", "consensus_repair_tau", "low_rank", "vi", "ensemble_sample",
 )  # fmt: skip
+CONTROL = "direct", "rebased", "mean_reference", "contribution"
 
 
 @pytest.mark.parametrize(
-    ("start", "keys"), [("| q_r of samples rebased |", WAYS), ("| | τ | TV |", SCALED)]
-)
-def test_compact_forms_are_those_of_their_evaluation(start, keys):
-    folder = RESULTS / "mlp-MNIST" / "eval"
+    ("start", "keys", "name"),
+    [
+        ("| q_r of samples rebased |", WAYS, "eval"), ("| | τ | TV |", SCALED, "eval"),
+        ("| 30 samples of the control |", CONTROL, "control"),
+    ],
+)  # fmt: skip
+def test_compact_forms_are_those_of_their_evaluation(start, keys, name):
+    folder = RESULTS / "mlp-MNIST" / name
     values, errors = (
         json.loads((folder / f"{name}.json").read_text()) for name in ("table1", "table1_errors")
     )
@@ -164,8 +169,8 @@ def test_compact_forms_are_those_of_their_evaluation(start, keys):
     head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table)
     for key, line in zip(keys, lines[: len(keys)], strict=True):
         column = key if key in values else f"hmc_{key}"
-        for name, cell in zip(head, line, strict=True):
-            if name in SCORES:
-                score, digits, factor = SCORES[name]
+        for title, cell in zip(head, line, strict=True):
+            if title in SCORES:
+                score, digits, factor = SCORES[title]
                 value, error = (factor * each[column][score] for each in (values, errors))
                 assert cell.rstrip(" %") == f"{value:.{digits}f} ± {error:.{digits}f}"

@@ -300,7 +300,5 @@ def test_sweep_files_are_found_by_name():
     path = sweep.find_file("configs/sweeps/vi_learning_rate")
     assert path == sweep.find_file("vi_learning_rate")
     assert path.is_file()
-    with pytest.raises(
-        UserError, match="sweep file vi_learning_rat; configs"
-    ):
+    with pytest.raises(UserError, match="sweep file vi_learning_rat; configs"):
         sweep.find_file("vi_learning_rat")
