@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from utils.settings.config import load_config, unnamed_settings
@@ -24,6 +24,10 @@ UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
     errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
+
+
+class Finished(Exception):
+    """An earlier call of the script has finished the run."""
 
 
 class Stopped(Exception):
@@ -64,7 +68,8 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
     script = Path(script_file).stem
     with ends_in_a_sentence(script, resume_command()):
         config = load_config(config_class, script, sys.argv[1:], description)
-        main(config)
+        with suppress(Finished):
+            main(config)
         print_unnamed_settings(config, script)  # last: a run that is refused has no name
 
 
