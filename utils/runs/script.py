@@ -19,6 +19,7 @@ import torch
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("not enough memory", "can't allocate memory")  # torch's words, in a RuntimeError
+STOPPED_BY_USER = 130  # exit code of a script whose run can continue
 RESUME_COMMAND = "RESUME_COMMAND"  # a caller's environment variable: the command that goes on
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
@@ -98,7 +99,7 @@ def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
         sys.exit(2)
     except (Stopped, KeyboardInterrupt):
         print(f"\nStopped. Go on with: {again}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED_BY_USER)
 
 
 def explain(error: Exception, again: str) -> str:
