@@ -51,10 +51,9 @@ from utils.evaluation.evaluate import (
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
 from utils.report.tables import Table
-from utils.runs.compute import choose_device
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, PastRun, check_kind, existing, locate
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import option
 from utils.settings.errors import UserError
@@ -88,12 +87,10 @@ class EvalConfig(EvaluationConfig):
 
 
 def main(config: EvalConfig) -> None:
-    device = choose_device(config.device)
     candidates = find_candidates(config)
     truth = candidates[config.truth]
     inputs = {input_name(name): each.identity for name, each in candidates.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     num_train = truth.run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     check_data(truth, data)

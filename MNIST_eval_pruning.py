@@ -23,11 +23,10 @@ from utils.data.datasets import load_dataset
 from utils.evaluation.pruning import KEPT_PERCENT, list_prunings, prune_all
 from utils.evaluation.weight_space import open_weight_space, std_histograms
 from utils.networks.registry import inputs_for
-from utils.runs.compute import choose_device
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, NONE, PastRun, identify, locate
 from utils.runs.progress import check_space
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import Config, option
 from utils.settings.errors import UserError
@@ -44,13 +43,11 @@ class PruningConfig(Config):
 
 
 def main(config: PruningConfig) -> None:
-    device = choose_device(config.device)
     if config.eval == NONE:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, config.eval, "eval", "MNIST_eval.py")
     inputs = {"eval": identify(source)}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     space = open_weight_space(source, device)
     names = read_mapping(PastRun(source).directory / "diagnostics.json").get("names")
     if not names:

@@ -36,9 +36,8 @@ from utils.rebasin.rebase import rebase
 from utils.rebasin.response_matching import ActivationMatcher
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.tables import Table
-from utils.runs.compute import choose_device
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import option
 from utils.symmetry.counts import chance_transpositions
@@ -64,9 +63,7 @@ class NetMatchingConfig(PermutationConfig):
 
 
 def main(config: NetMatchingConfig) -> None:
-    device = choose_device(config.device)
-    if already_finished(config, KIND):
-        return
+    device = begin(config, KIND)
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)

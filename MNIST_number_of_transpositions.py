@@ -34,10 +34,9 @@ from utils.rebasin.matching import make_matcher
 from utils.rebasin.paths import Line, barrier, repair_note, score, tensor_distances, tensor_names
 from utils.rebasin.rebase import move
 from utils.report.tables import Table, number
-from utils.runs.compute import choose_device
 from utils.runs.files import UNREADABLE, read_records, save_records
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import option
@@ -76,9 +75,7 @@ class Pair:
 
 
 def main(config: TranspositionsConfig) -> None:
-    device = choose_device(config.device)
-    if already_finished(config, KIND):
-        return
+    device = begin(config, KIND)
     network, data = network_and_data(config, device)
     settings = settings_of(config)
     run = open_run(config, KIND, device)

@@ -30,10 +30,9 @@ from utils.evaluation.views import align_set, fit_moments
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.quality.calibration import calibrated_errors
-from utils.runs.compute import choose_device
 from utils.runs.files import read_mapping, read_records
 from utils.runs.lookup import PastRun, existing
-from utils.runs.run import already_finished, open_run
+from utils.runs.run import begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import option
@@ -57,11 +56,9 @@ class PriorWidthConfig(EvaluationConfig):
 
 
 def main(config: PriorWidthConfig) -> None:
-    device = choose_device(config.device)
     candidates = open_runs(config)
     inputs = {name: each.identity for name, each in candidates.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     num_train = next(iter(candidates.values())).run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     run = open_run(config, KIND, device, inputs, num_train=num_train)

@@ -35,7 +35,7 @@ from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
 from utils.runs.jobs import start_child
 from utils.runs.progress import duration
-from utils.runs.script import RESUME_COMMAND, Stopped, ends_in_a_sentence
+from utils.runs.script import RESUME_COMMAND, STOPPED_BY_USER, Stopped, ends_in_a_sentence
 from utils.settings.config import (
     Config,
     Parser,
@@ -46,7 +46,6 @@ from utils.settings.config import (
 )
 from utils.settings.errors import UserError
 
-STOPPED_BY_USER = 130  # a script's exit code after Ctrl-C
 ROOT = Path(__file__).resolve().parent
 SHARED_OPTIONS = {  # passed on to every script, with their defaults
     "out_dir": "runs", "data_dir": "data", "device": "auto", "wandb": "auto",

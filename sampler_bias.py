@@ -45,11 +45,10 @@ from utils.methods.registry import METHODS
 from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
-from utils.runs.compute import choose_device
 from utils.runs.files import read_records, save_records
 from utils.runs.lookup import NEWEST, identify, locate
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import Config, option
 from utils.settings.errors import UserError
@@ -93,13 +92,11 @@ class Measured(NamedTuple):
 
 
 def main(config: BiasConfig) -> None:
-    device = choose_device(config.device)
     path = locate(config, config.hmc, "HMC", "MNIST_HMC.py")
     if path is None:
         raise UserError("A run of HMC is needed: give --hmc PATH, or newest.")
     inputs = {"HMC": identify(path)}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     candidate = open_candidate("hmc", "HMC", path, most=config.num_hmc)
     num_train = candidate.run.data.get("num_train")
     network = candidate.posterior.network

@@ -37,10 +37,9 @@ from utils.rebasin.paths import Line, barrier, score
 from utils.rebasin.rebase import rebase
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.files import read_records, save_records
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import Config, option
@@ -90,9 +89,7 @@ class Cell(NamedTuple):
 
 
 def main(config: BalanceConfig) -> None:
-    device = choose_device(config.device)
-    if already_finished(config, KIND):
-        return
+    device = begin(config, KIND)
     images = load_dataset(config.dataset, config.data_dir, config.num_train).to(device)
     networks = networks_of(config, images)
     run = open_run(config, KIND, device)

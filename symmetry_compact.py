@@ -28,10 +28,9 @@ from utils.posteriors.moments import fit_blocks
 from utils.rebasin.matching import METHODS, make_matcher
 from utils.rebasin.rebase import move, rebase_all
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import progress_bar
-from utils.runs.run import already_finished, open_run
+from utils.runs.run import begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import Config, option
@@ -56,11 +55,9 @@ class CompactConfig(Config):
 
 
 def main(config: CompactConfig) -> None:
-    device = choose_device(config.device)
     paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}
     for name, members in posteriors.items():
         scalable_groups(members.network)  # refuse networks without scales

@@ -31,10 +31,9 @@ from utils.quality.diversity import pairs_of, pairwise_disagreement, pairwise_mu
 from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
 from utils.quality.references import ReferenceConfig, reference_paths
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.lookup import PastRun, identify
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import option
 from utils.settings.errors import UserError
@@ -71,11 +70,9 @@ class Pairs(NamedTuple):
 
 
 def main(config: DiversityConfig) -> None:
-    device = choose_device(config.device)
     paths = reference_paths(config)
     inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     networks = limited(open_members(paths["networks"]), config.num_networks)
     if not networks.independent or len(networks.weights) < 4:
         raise UserError(

@@ -24,10 +24,9 @@ from utils.posteriors.files import Members, open_members
 from utils.rebasin.rebase import rebase
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.lookup import identify
 from utils.runs.progress import progress_bar
-from utils.runs.run import already_finished, open_run
+from utils.runs.run import begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import Config, option
@@ -55,11 +54,10 @@ class MarginalsConfig(Config):
 def main(config: MarginalsConfig) -> None:
     paths = named_or_newest(config)
     inputs = {name: identify(path) for name, path in paths.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}
     check_units(posteriors)
-    run = open_run(config, KIND, choose_device(config.device), inputs)
+    run = open_run(config, KIND, device, inputs)
     results = {
         name: count_largest(members, name, config.seed, config.key)
         for name, members in posteriors.items()

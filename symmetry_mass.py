@@ -24,9 +24,8 @@ from utils.networks.network import Network
 from utils.posteriors.files import open_members
 from utils.rebasin.rebase import move
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.lookup import PastRun, existing, find_run, identify
-from utils.runs.run import already_finished, open_run
+from utils.runs.run import begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import Config, option
@@ -64,10 +63,9 @@ class MassConfig(Config):
 def main(config: MassConfig) -> None:
     paths = find_posteriors(config)
     inputs = dict(zip(names_of(paths), map(identify, paths), strict=True))
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     network, weights = open_networks(paths)
-    run = open_run(config, KIND, choose_device(config.device), inputs)
+    run = open_run(config, KIND, device, inputs)
     masses = torch.stack([mass(network, weights), lightest_masses(network, weights)])
     curves = mass_along_orbit(
         network, weights[: config.num_curves], STEPS, config.num_directions,

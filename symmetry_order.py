@@ -26,9 +26,8 @@ from utils.networks.registry import network_and_data
 from utils.rebasin.assignment import Matcher
 from utils.rebasin.matching import make_matcher
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.progress import progress_bar
-from utils.runs.run import already_finished, open_run
+from utils.runs.run import begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import option
@@ -57,9 +56,7 @@ class OrderConfig(PermutationConfig):
 
 
 def main(config: OrderConfig) -> None:
-    device = choose_device(config.device)
-    if already_finished(config, KIND):
-        return
+    device = begin(config, KIND)
     network, data = network_and_data(config, device)
     if not network.groups:
         raise UserError(f"The network {network} has no hidden units to order.")

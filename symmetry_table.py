@@ -44,11 +44,10 @@ from utils.quality.references import (
 )
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.files import read_mapping, save_json
 from utils.runs.lookup import NONE, identify
 from utils.runs.progress import check_space, progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import option
@@ -85,11 +84,9 @@ class TableConfig(ReferenceConfig):
 
 
 def main(config: TableConfig) -> None:
-    device = choose_device(config.device)
     paths = find_inputs(config)
     inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
-    if already_finished(config, KIND, inputs):
-        return
+    device = begin(config, KIND, inputs)
     candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
     trained = {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
     network = check_network(trained, paths)

@@ -22,9 +22,8 @@ from utils.networks.network import Network
 from utils.posteriors.samples import Points
 from utils.rebasin.rebase import move
 from utils.report.paper import conclude
-from utils.runs.compute import choose_device
 from utils.runs.progress import progress_bar
-from utils.runs.run import Run, already_finished, open_run
+from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.runs.seeding import generator
 from utils.settings.config import Config, option
@@ -59,9 +58,7 @@ class ToyConfig(Config):
 
 
 def main(config: ToyConfig) -> None:
-    device = choose_device(config.device)
-    if already_finished(config, KIND):
-        return
+    device = begin(config, KIND)
     run = open_run(config, KIND, device)
     network = MLP((2, config.hidden_units, 1))
     points, classes = two_clouds(config.points_per_class, config.seed)

@@ -443,29 +443,24 @@ def print_networks(options: argparse.Namespace, summary: dict) -> None:
     """Print NoT of every hidden layer, accuracy and loss barriers: a row for each network."""
     counts = summary["transpositions"]
     names = options.networks or [f"sample {number}" for number in range(len(counts))]
-    columns = [["network", *map(str, names[:SHOWN])]]
-    below = [["mean"], ["random permutations"]]
-    for layer, values in enumerate(zip(*counts, strict=True)):
-        columns.append([f"NoT, hidden layer {layer + 1}", *map(str, values[:SHOWN])])
-        below[0].append(f"{np.mean(values[1:]):.1f}")
-        below[1].append(f"{summary['random'][layer]:.1f}")
+    head = ["network", *(f"NoT, hidden layer {layer + 1}" for layer in range(len(counts[0])))]
+    rows = [[str(name), *map(str, row)] for name, row in zip(names, counts, strict=True)][:SHOWN]
+    mean = ["mean", *(f"{np.mean(layer[1:]):.1f}" for layer in zip(*counts, strict=True))]
+    random = ["random permutations", *(f"{each:.1f}" for each in summary["random"])]
     notes = ["NoT: number of transpositions that match a network to the first"]
     if "accuracy" in summary:
-        shares = summary["accuracy"]["networks"]
-        columns.append(["accuracy [%]", *map(percent, shares[:SHOWN])])
-        below[0].append(percent(np.mean(shares)))
-        for when, values in summary["barriers"].items():
-            shown = (f"{value:.3f}" for value in values[:SHOWN])
-            columns.append([f"barrier {when} [nats]", *shown])
-            below[0].append(f"{np.mean(values[1:]):.3f}")
-            if when == "before" and len(values) < len(names):
-                notes.append(f"Barriers: of the first {len(values)} samples only")
+        shares, barriers = summary["accuracy"]["networks"], summary["barriers"]
+        head += ["accuracy [%]", *(f"barrier {when} [nats]" for when in barriers)]
+        mean += [percent(np.mean(shares)), *(f"{np.mean(b[1:]):.3f}" for b in barriers.values())]
+        for row, share, *rises in zip(rows, shares, *barriers.values(), strict=False):
+            row += [percent(share), *(f"{rise:.3f}" for rise in rises)]
+        if (studied := len(barriers["before"])) < len(names):
+            notes.append(f"Barriers: of the first {studied} samples only")
         notes.append("Barrier: largest rise of the loss on the straight line to the first")
-        below[1] += [""] * (len(columns) - len(below[1]))
-    head, *rows = (list(row) for row in zip(*columns, strict=True))
     if len(names) > SHOWN:
-        rows.append([f"… {len(names) - SHOWN} more", *[""] * (len(columns) - 1)])
-    Table(head, [*rows, *below]).print()
+        rows.append([f"… {len(names) - SHOWN} more"])
+    lines = [row + [""] * (len(head) - len(row)) for row in (*rows, mean, random)]
+    Table(head, lines).print()
     notes.append("Their means leave out the first network, which is matched to itself")
     print(*(f"{note}." for note in notes), sep="\n")
 

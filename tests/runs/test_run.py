@@ -10,8 +10,8 @@ from utils.runs import run as runs
 from utils.runs.compute import MatmulMeasurement
 from utils.runs.files import save_json
 from utils.runs.lookup import PastRun, run_directory
-from utils.runs.run import already_finished, open_run
-from utils.runs.script import Stopped
+from utils.runs.run import already_finished, begin, open_run
+from utils.runs.script import Finished, Stopped
 from utils.settings.config import Config, option
 from utils.settings.errors import UserError
 
@@ -228,6 +228,9 @@ def test_what_is_finished_or_refused_is_known_before_the_data_are(config, capsys
     capsys.readouterr()
     assert already_finished(resumed, "toy", {"HMC": {"run": "a"}})
     assert "finished already" in capsys.readouterr().out
+    with pytest.raises(Finished):
+        begin(resumed, "toy", {"HMC": {"run": "a"}})
+    assert begin(replace(config, overwrite=True, device="cpu"), "toy") == CPU
     assert not already_finished(replace(resumed, num_runs=2), "toy", {"HMC": {"run": "a"}})
     assert not already_finished(replace(config, overwrite=True), "toy")
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from tests.conftest import REPOSITORY
-from utils.runs.script import Stopped, run_script
+from utils.runs.script import Finished, Stopped, run_script
 from utils.settings.config import Config
 from utils.settings.errors import UserError
 
@@ -50,6 +50,11 @@ def run_failing(monkeypatch, tmp_path, error) -> int:
 def test_how_a_script_ends(monkeypatch, tmp_path, capsys, error, code, sentence):
     assert run_failing(monkeypatch, tmp_path, error) == code
     assert sentence in capsys.readouterr().err
+
+
+def test_a_finished_run_ends_its_script_without_an_error(monkeypatch, tmp_path, capsys):
+    assert run_failing(monkeypatch, tmp_path, Finished()) == 0
+    assert not capsys.readouterr().err
 
 
 def test_torch_without_memory_ends_in_a_sentence(monkeypatch, tmp_path, capsys):

@@ -254,7 +254,7 @@ def align_in_way(
 
     if way.reference == NONE:
         images = setting.study_images[: config.consensus_images]
-        common = consensus(network, rebased, images, way.matching, max_rounds)
+        common = consensus(network, rebased, images, max_rounds)
         rounds, at_rest, moves = common.rounds, common.at_rest, iter(common.transformations)
         reference = common.transformations[0].apply(reference)  # the first sample in that order
 

@@ -76,8 +76,7 @@ class ModesConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentationConfig(NetworkConfig):
-    padding: int = option(0, "zero padding that random crops are taken from", unit="pixels",
-                          minimum=0)  # fmt: skip
+    padding: int = option(0, "zero padding that random crops are taken from [pixels]", minimum=0)
     flips: bool = option(False, "mirror images at random")
 
     def batches(self, images: Dataset, network: Network) -> Batches | None:

@@ -97,9 +97,7 @@ def open_dropout(path: Path) -> DropoutMasks:
 
 def open_block_gaussian(path: Path) -> BlockGaussian:
     """Open the mean and blocks in a blocks.npz."""
-    path = path / "blocks.npz" if path.is_dir() else path
-    network = read_network(path)
-    arrays = read_arrays(path, "methods such as Laplace write it")
+    network, arrays = read_with_network(path, "blocks.npz", "methods such as Laplace write it")
     count = sum(name.startswith("places_") for name in arrays)
     blocks = [
         WeightBlock(*(arrays[f"{name}_{number}"] for name in WeightBlock._fields))
@@ -153,19 +151,17 @@ def remove_posterior(directory: Path) -> None:
 
 
 def read_with_network(path: Path, name: str, remedy: str) -> tuple[Network, dict[str, Tensor]]:
-    """Read the file of this name in a directory, or any such file, and the network.json beside."""
+    """Read the .npz of this name in a directory, or any such file, and the network.json beside it.
+
+    The remedy says who writes it.
+    """
     path = path / name if path.is_dir() else path
-    arrays = read_arrays(path, remedy)
-    return read_network(path), arrays
-
-
-def read_arrays(path: Path, remedy: str) -> dict[str, Tensor]:
-    """Read all arrays of a .npz file; the remedy says who writes it."""
     try:
         with np.load(path) as archive:
-            return {name: torch.from_numpy(archive[name]) for name in archive.files}
+            arrays = {key: torch.from_numpy(archive[key]) for key in archive.files}
     except UNREADABLE as error:  # a single array is no archive
         raise UserError(f"Cannot read {path} ({reason(error)}): {remedy}.") from None
+    return read_network(path), arrays
 
 
 OPENERS: dict[str, Callable[[Path], Posterior]] = {

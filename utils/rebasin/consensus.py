@@ -5,10 +5,10 @@ networks. The order maximises the similarity of units summed over all pairs of n
 
     Σ_{k<l} Σ_i ⟨f_i(k), f_i(l)⟩ = ½ ‖Σ_k f(k)‖² + const.,
 
-where f_i(k) is what the unit at place i of network k contributes to the logits of some images, or
-how it responds to them. Network by network is matched to the sum of all others, an assignment
-problem, so the similarity only rises (generalised Procrustes analysis, Gower 1975; Crisostomi et
-al. 2024, "C2M3", maximise the same sum over weights).
+where f_i(k) is what the unit at place i of network k contributes to the logits of some images.
+Network by network is matched to the sum of all others, an assignment problem, so the similarity
+only rises (generalised Procrustes analysis, Gower 1975; Crisostomi et al. 2024, "C2M3", maximise
+the same sum over weights).
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ class ComparedUnits:
     signed: Features
 
     def moved(self, transformation: Transformation) -> "ComparedUnits":
-        flips = not self.signed  # else contributions are compared, which signs do not change
         return ComparedUnits(
-            _moved(self.compared, transformation, flips), _moved(self.signed, transformation, True)
+            _moved(self.compared, transformation, flips=False),
+            _moved(self.signed, transformation, flips=True),
         )
 
     def plus(self, other: "ComparedUnits", factor: float = 1.0) -> "ComparedUnits":
@@ -64,25 +64,22 @@ class ComparedUnits:
         return sum((ours * theirs).sum(dtype=torch.float64).item() for ours, theirs in pairs)
 
 
-def unit_features(network: Network, weights: Tensor, images: Tensor, method: str) -> ComparedUnits:
-    """Return features by "contribution" or by "activation"."""
+def unit_features(network: Network, weights: Tensor, images: Tensor) -> ComparedUnits:
+    """Return what units contribute to the logits; of tanh units also how they respond."""
     rows = images.to(weights.dtype)
-    if method == "activation" or has_signs(network):
-        responses = unit_rows(network, network.activations(weights, rows))
-        responses = {name: each.T for name, each in responses.items()}
-        if method == "activation":
-            return ComparedUnits(responses, {})
     compared = {n: each.T for n, each in contributions(network, weights, rows).items()}
     for name, slot in heads_of(network, weights, rows).items():
         values = head_weights(slot, weights).T.to(rows)  # [units, classes]
         compared[name] = (compared[name].unsqueeze(-1) * values.unsqueeze(1)).flatten(1)
-    return ComparedUnits(compared, responses if has_signs(network) else {})
+    if not has_signs(network):
+        return ComparedUnits(compared, {})
+    responses = unit_rows(network, network.activations(weights, rows))
+    return ComparedUnits(compared, {name: each.T for name, each in responses.items()})
 
 
 def consensus(
-    network: Network, samples: Sequence[Tensor], images: Tensor, method: str = "contribution",
-    max_rounds: int = 20,
-) -> Consensus:  # fmt: skip
+    network: Network, samples: Sequence[Tensor], images: Tensor, max_rounds: int = 20
+) -> Consensus:
     """Move all networks to the order of largest similarity, a local optimum.
 
     In a first pass each network is matched to the sum of those before it. Then every round matches
@@ -93,7 +90,7 @@ def consensus(
     for number in range(max_rounds + 1):
         num_moved = 0
         for position, weights in enumerate(samples):
-            features = unit_features(network, weights, images, method)
+            features = unit_features(network, weights, images)
             if number:
                 before = features.moved(moves[position])
                 total = total.plus(before, -1.0)

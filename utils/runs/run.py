@@ -32,7 +32,7 @@ from utils.runs.files import read_mapping, save_yaml, write_atomically
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import check_inputs, run_directory
 from utils.runs.progress import peak_memory
-from utils.runs.script import Stoppable, Stopped
+from utils.runs.script import Finished, Stoppable, Stopped
 from utils.settings.config import changes, reopening_fields
 from utils.settings.errors import UserError
 
@@ -74,6 +74,14 @@ def open_run(
     if not run.finished:
         run.begin_session(inputs, data, wandb_mode)
     return run
+
+
+def begin(config, kind: str, inputs: dict[str, dict] | None = None) -> torch.device:
+    """Return the device for a script to compute on; end it here if nothing is left to do."""
+    device = compute.choose_device(config.device)
+    if already_finished(config, kind, inputs):
+        raise Finished
+    return device
 
 
 def already_finished(config, kind: str, inputs: dict[str, dict] | None = None) -> bool:

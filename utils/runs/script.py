@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from utils.settings.config import load_config, unnamed_settings
@@ -19,11 +19,16 @@ import torch
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("not enough memory", "can't allocate memory")  # torch's words, in a RuntimeError
+STOPPED_BY_USER = 130  # exit code of a script whose run can continue
 RESUME_COMMAND = "RESUME_COMMAND"  # a caller's environment variable: the command that goes on
 UNUSABLE_PATH = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR,
     errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
+
+
+class Finished(Exception):
+    """An earlier call of the script has finished the run."""
 
 
 class Stopped(Exception):
@@ -65,7 +70,8 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
     with ends_in_a_sentence(script, resume_command()):
         config = load_config(config_class, script, sys.argv[1:], description)
         print_unnamed_settings(config, script)
-        main(config)
+        with suppress(Finished):
+            main(config)
 
 
 def print_unnamed_settings(config, script: str) -> None:
@@ -93,7 +99,7 @@ def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
         sys.exit(2)
     except (Stopped, KeyboardInterrupt):
         print(f"\nStopped. Go on with: {again}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED_BY_USER)
 
 
 def explain(error: Exception, again: str) -> str:

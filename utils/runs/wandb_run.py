@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from utils.runs.script import STOPPED_BY_USER
 from utils.settings.config import wandb_agent_run
 from utils.settings.errors import UserError
 
 PROJECT = "bnn-compact-representation"
 MODES = ("online", "offline", "disabled")
-STOPPED = 130  # exit code of a script that the user has stopped
 ANSWER_TIMEOUT = 30  # seconds to wait for wandb's server
 
 
@@ -124,7 +124,7 @@ class WandbRun:
         self._run.summary.update(summary)
         self.close(exit_code=0)
 
-    def close(self, exit_code: int = STOPPED) -> None:
+    def close(self, exit_code: int = STOPPED_BY_USER) -> None:
         """End this session; by default the run is not finished."""
         self._run.finish(exit_code)
         if self._mode == "offline":

@@ -23,7 +23,7 @@ CONFIG_ROOT = Path(__file__).resolve().parents[2] / "configs"
 
 
 def option(
-    default, help, *, unit=None, choices=None, metavar=None,
+    default, help, *, choices=None, metavar=None,
     minimum=None, above=None, below=None, changeable=False, may_grow=False, revisable=False,
     belongs_to=None,
 ):  # fmt: skip
@@ -34,7 +34,7 @@ def option(
     what it has made: a finished run is then finished anew.
     """
     metadata = {
-        "help": help, "unit": unit, "choices": choices, "metavar": metavar,
+        "help": help, "choices": choices, "metavar": metavar,
         "minimum": minimum, "above": above, "below": below, "changeable": changeable,
         "may_grow": may_grow, "revisable": revisable, "belongs_to": belongs_to,
     }  # fmt: skip
@@ -273,9 +273,8 @@ def _add_flag(group, field, default) -> None:
     details, flag = field.metadata, f"--{field.name}"
     if isinstance(default, list):
         default = " ".join(map(str, default))
-    unit = f" [{details['unit']}]" if details["unit"] else ""
     default = "''" if default == "" else default
-    text = f"{details['help']}{unit} (default: {default})".replace("%", "%%")
+    text = f"{details['help']} (default: {default})".replace("%", "%%")
     if field.type is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return

@@ -94,9 +94,8 @@ class HMCConfig(PriorConfig):
         minimum=0,
     )
     safe_margin: float = option(
-        SAFE_MARGIN, "listed force: margin above which an image may be skipped", unit="nats",
-        above=0,
-    )  # fmt: skip
+        SAFE_MARGIN, "listed force: margin above which an image may be skipped [nats]", above=0
+    )
     parallel: str = option(
         "none", "what several processes under torchrun divide among them",
         choices=("none", "data", "chains"), changeable=True,
