@@ -16,6 +16,7 @@ summary.json.
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.evaluation.metrics import accuracy, closeness
@@ -57,7 +58,7 @@ class CompactConfig(Config):
 
 def main(config: CompactConfig) -> None:
     device = choose_device(config.device)
-    paths = named_or_newest(config)
+    paths = named_or_newest(config, MADE_BY)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

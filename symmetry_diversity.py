@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
@@ -72,7 +73,7 @@ class Pairs(NamedTuple):
 
 def main(config: DiversityConfig) -> None:
     device = choose_device(config.device)
-    paths = reference_paths(config)
+    paths = reference_paths(config, MADE_BY)
     inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

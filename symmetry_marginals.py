@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
 from utils.rebasin.rebase import rebase
@@ -53,7 +54,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = named_or_newest(config)
+    paths = named_or_newest(config, MADE_BY)
     inputs = {name: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return

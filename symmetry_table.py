@@ -21,6 +21,7 @@ from pathlib import Path
 
 from papers.symmetry import quality_claims
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import load_dataset
 from utils.evaluation.evaluate import (
     check_names,
@@ -115,7 +116,7 @@ def main(config: TableConfig) -> None:
 
 def find_inputs(config: TableConfig) -> dict[str, Path]:
     """Return the paths of both references and of all posteriors, by name."""
-    references = reference_paths(config)
+    references = reference_paths(config, MADE_BY)
     posteriors = named_paths(config, config.posteriors)
     check_names(posteriors)
     for name in (NETWORKS, HMC):

@@ -5,6 +5,10 @@ from utils.report.paper import Step
 
 SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
 
+# The scripts that make runs of a kind, for those who lack one.
+MADE_BY = {
+    "sgd": "train.py --method sgd", "HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py",
+}  # fmt: skip
 # Kinds of runs, in the order of Table 1.
 APPROXIMATIONS = ("dropout", "VI", "SWAG", "Laplace", "SGHMC", "SGLD", "snapshot")
 

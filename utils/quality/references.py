@@ -4,7 +4,7 @@ Each is split in two halves. Widths and predictions of the reference come from t
 second half is compared with it as if it were a posterior, which shows what "no difference" is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class ReferenceConfig(Config):
     """The further settings of scripts that compare with references."""
 
     networks: str = option(
-        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
+        NEWEST, "independent networks; newest: the batch's run of the method sgd",
         metavar="DIR", changeable=True,
     )  # fmt: skip
     hmc: str = option(
@@ -55,12 +55,12 @@ class ReferenceConfig(Config):
     )  # fmt: skip
 
 
-def reference_paths(config: ReferenceConfig) -> dict[str, Path]:
-    """Return the paths of both references."""
+def reference_paths(config: ReferenceConfig, made_by: Mapping[str, str]) -> dict[str, Path]:
+    """Return the paths of both references; `made_by` says which script makes runs of a kind."""
     if config.networks == NONE:
         raise UserError("Independent networks are needed: give --networks PATH, or newest.")
-    sgd = locate(config, config.networks, "sgd", "train.py --method sgd", flag="--networks")
-    paths = {NETWORKS: sgd, HMC: locate(config, config.hmc, "HMC", "MNIST_HMC.py")}
+    sgd = locate(config, config.networks, "sgd", made_by["sgd"], flag="--networks")
+    paths = {NETWORKS: sgd, HMC: locate(config, config.hmc, "HMC", made_by["HMC"])}
     paths = {name: path for name, path in paths.items() if path}
     for name, path in paths.items():
         check_kind(path, REFERENCES[name], f"give another --{name}, or compare it as a posterior")
@@ -86,7 +86,7 @@ def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
     if len(modes) < LEAST_NETWORKS:
         raise UserError(
             f"The reference has {plural(len(modes), 'independent network')}: give at least "
-            f"{LEAST_NETWORKS}, such as those of train.py --method sgd --num_modes 200."
+            f"{LEAST_NETWORKS}, such as the method sgd makes with --num_modes 200."
         )
     half = min(most, (len(modes) - 1) // 2)
     parts, rest = (modes[:half], modes[half : 2 * half]), modes[2 * half :]
