@@ -93,7 +93,7 @@ def resume_pair(
     config = run.config
     shape = (2, network.num_weights)
     saved = run.load_checkpoint(
-        weights=shape, momentum=shape, lost=(config.num_epochs + 1, len(network.groups))
+        "epoch", weights=shape, momentum=shape, lost=(config.num_epochs + 1, len(network.groups))
     )
     if saved:
         counters, arrays = saved

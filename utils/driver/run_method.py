@@ -61,7 +61,7 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     With several groups, each leaves its posterior in its directory as soon as it is ready.
     """
     groups = mode_groups(method, run.config, run.directory)
-    saved = run.load_checkpoint()
+    saved = run.load_checkpoint("groups", "epoch")
     if len(groups) == 1:
         return train_alone(method, problem, run, groups[0], saved)
     waiting = [group for group in groups if not group.ready]

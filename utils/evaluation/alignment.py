@@ -168,7 +168,7 @@ class RebasinRecord:
         self._used = {"indices": torch.from_numpy(indices), "reference": samples[0]}
         self._saved_at = time.monotonic()
         self.known: list[Transformation] = []
-        saved = run.load_checkpoint()
+        saved = run.load_checkpoint("rebased")
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
