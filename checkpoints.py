@@ -273,7 +273,8 @@ def publish_gold(options: argparse.Namespace) -> None:
     options.out_dir.mkdir(parents=True, exist_ok=True)
     save_gold(path, predictions, data.test_labels, facts)
     gold = read_gold(path)
-    path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path))
+    command = f"python score.py mine.npz --gold {options.name}"
+    path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path, command))
     print(f"Wrote {path} with {path.with_suffix('.md').name}, its card.")
 
 

@@ -61,6 +61,16 @@ def test_utils_knows_no_paper():
         assert all(name.split(".")[0] == "utils" for name in imports(path)), path
 
 
+def test_utils_knows_no_script():
+    """Neither code nor comments name one: callers say what to run, or the docs do."""
+    scripts = [path.stem for path in REPOSITORY.glob("*.py")]
+    # "train" and "score" are words, too: as scripts they end in .py.
+    names = [name if "_" in name else rf"{name}\.py" for name in scripts]
+    pattern = re.compile(rf"\b({'|'.join(names)})\b")
+    for path in (REPOSITORY / "utils").rglob("*.py"):
+        assert pattern.findall(path.read_text()) == [], path
+
+
 def test_scripts_do_not_import_each_other():
     scripts = {path.stem for path in REPOSITORY.glob("*.py")}
     for path in REPOSITORY.glob("*.py"):

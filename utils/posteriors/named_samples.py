@@ -58,8 +58,8 @@ def open_named_samples(path: Path) -> NamedSamples:
     count = number_of_networks(file)
     if count is None:
         raise UserError(
-            f"{path} does not say that it has several networks: read it with "
-            "`python checkpoints.py import`."
+            f"{path} does not say that it has several networks: import it first, by the command "
+            "in docs/networks.md."
         )
     network = network_in(file) or read_network(path)
     try:

@@ -305,8 +305,8 @@ def _verdict(missing: list[str]) -> str:
     return f"**Preliminary.** The chains do not meet {criteria}: {'; '.join(missing)}."
 
 
-def gold_card(about: dict, floor: str, path: Path) -> str:
-    """Return the card of a gold file."""
+def gold_card(about: dict, floor: str, path: Path, command: str) -> str:
+    """Return the card of a gold file; `command` compares a file of predictions with it."""
     rows = [[name, f"{value:.4f}"] for name, value in about["scores"].items()]
     scores = Table(["score", "value"], rows).markdown()
     sections = [
@@ -314,7 +314,7 @@ def gold_card(about: dict, floor: str, path: Path) -> str:
         f"Predictions of HMC on the {about['num_test']:,} test images of {about['dataset']}, for "
         "comparison with those of other methods on the same posterior.",
         "## Use\n\n"
-        f"    python score.py mine.npz --gold {about['name']}\n\n"
+        f"    {command}\n\n"
         "`mine.npz` has an array of probabilities, a row for each test image in the order of the "
         "files of the data set, and if you like the `labels`, whose order is then checked. "
         f"Without this repository: `np.load('{path.name}')` has `labels` and `log_probabilities` "
