@@ -25,7 +25,7 @@ from utils.evaluation.weight_space import open_weight_space, std_histograms
 from utils.networks.registry import inputs_for
 from utils.runs.compute import choose_device
 from utils.runs.files import read_mapping
-from utils.runs.lookup import NEWEST, NONE, PastRun, identify, locate
+from utils.runs.lookup import LEFT_OUT, NEWEST, PastRun, identify, locate
 from utils.runs.progress import check_space
 from utils.runs.run import Run, already_finished, open_run
 from utils.runs.script import run_script
@@ -45,7 +45,7 @@ class PruningConfig(Config):
 
 def main(config: PruningConfig) -> None:
     device = choose_device(config.device)
-    if config.eval == NONE:
+    if config.eval == LEFT_OUT:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, config.eval, "eval", "MNIST_eval.py")
     inputs = {"eval": identify(source)}

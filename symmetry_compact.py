@@ -26,7 +26,7 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks
-from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.matching import MATCHINGS, make_matcher
 from utils.rebasin.rebase import move, rebase_all
 from utils.report.paper import conclude
 from utils.runs.compute import choose_device
@@ -50,7 +50,7 @@ SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_m
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(Config):
     posteriors: list[str] = sets_option()
-    matching: str = option("contribution", "how to rebase", choices=METHODS)
+    matching: str = option("contribution", "how to rebase", choices=MATCHINGS)
     num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
     num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
     num_repeats: int = option(4, "such predictions, for standard errors", minimum=2)

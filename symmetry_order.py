@@ -42,8 +42,8 @@ from torch import Tensor
 
 KIND = "symmetry_order"
 PARTS = 10  # of the first epoch, with a snapshot after each
-MATCHINGS = ("activation", "weight")
-MEASURES = (*KEYS, *(f"not_by_{method}" for method in MATCHINGS))
+NOT_BY = ("activation", "weight")  # how the transpositions are found
+MEASURES = (*KEYS, *(f"not_by_{method}" for method in NOT_BY))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def main(config: OrderConfig) -> None:
     epochs = [epoch for epoch, _ in snapshots]
     weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
     images, results = data.train_images[: config.num_match_images].cpu(), {}
-    for method in MATCHINGS:
+    for method in NOT_BY:
         results |= transpositions(network, weights, method, images)
     for key in KEYS:
         results |= order_correlations(network, weights, key)

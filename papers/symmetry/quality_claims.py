@@ -5,6 +5,7 @@ The paper gives no thresholds, so the criteria are ours.
 
 import math
 
+from papers.symmetry.claims import SIGNIFICANT
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
@@ -65,7 +66,6 @@ SCORES = {
 }  # fmt: skip
 HIGHER = ("accuracy", "aupr_in", "mi_inside", "mi_outside")  # is better, or more diverse
 CLEAR = 2  # standard errors
-SIGNIFICANT = 0.01
 MARGIN = 0.02  # nats
 
 

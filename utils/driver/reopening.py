@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from utils.driver.processes import ModeGroup, mode_groups
+from utils.driver.processes import POLL_EVERY, ModeGroup, mode_groups
 from utils.methods.method import Method
 from utils.posteriors.files import move_posterior, remove_posterior
 from utils.runs.files import load_checkpoint, read_mapping, save_checkpoint, save_yaml, write_once
@@ -31,8 +31,6 @@ from utils.settings.errors import UserError
 
 import torch
 import yaml
-
-POLL_EVERY = 1.0  # seconds between looks at a run that others hold
 
 
 def shares_its_run(config) -> bool:

@@ -42,7 +42,7 @@ import yaml
 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
 # Files of weights that --wandb_samples uploads, where a run leaves them.
-WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
+WEIGHT_FILES = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions", "compiler")
 
 
@@ -285,7 +285,7 @@ class Run(Stoppable):
         self.finished = True
 
     def _upload_weights(self) -> None:
-        paths = [path for name in WEIGHTS if (path := self.path(name)).exists()]
+        paths = [path for name in WEIGHT_FILES if (path := self.path(name)).exists()]
         if paths:
             self._wandb.log_weights(paths)
         else:
