@@ -44,7 +44,7 @@ import numpy as np
 from torch import Tensor
 
 KIND = "symmetry_compact"
-SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
+SCALINGS = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ def compare_gaussians(
     truth = mean_probabilities(network, weights, data.test_images)
     own = accuracy(truth, data.test_labels)
     results = {"networks": len(weights), "accuracy": own, "scales": {}}
-    with progress_bar(len(SCALES) * 2, name, unit="Gaussian") as bar:
-        for scales, normal_form in SCALES.items():
+    with progress_bar(len(SCALINGS) * 2, name, unit="Gaussian") as bar:
+        for scales, normal_form in SCALINGS.items():
             rows = [scaled(network, row, normal_form) for row in weights]
             matcher = make_matcher(config.matching, network, rows[0], images)
             rebased = (each.weights for each in rebase_all(network, rows, matcher))

@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_diversity"
-KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
+INPUT_KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
 SIDES = ("inside", "outside")  # of the distribution that networks are trained on
 
 
@@ -74,7 +74,7 @@ class Pairs(NamedTuple):
 def main(config: DiversityConfig) -> None:
     device = choose_device(config.device)
     paths = reference_paths(config, MADE_BY)
-    inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
+    inputs = {INPUT_KINDS[name]: identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
     networks = limited(open_members(paths["networks"]), config.num_networks)

@@ -60,7 +60,7 @@ from torch import Tensor
 
 KIND = "symmetry_table"
 PUBLISHED = "published"
-KINDS = {HMC_SAMPLES: "chain"}  # of runs, as reproduce.py calls them
+INPUT_KINDS = {HMC_SAMPLES: "chain"}  # of runs, as reproduce.py calls them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class TableConfig(ReferenceConfig):
 def main(config: TableConfig) -> None:
     device = choose_device(config.device)
     paths = find_inputs(config)
-    inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
+    inputs = {INPUT_KINDS.get(name, name): identify(path) for name, path in paths.items()}
     if already_finished(config, KIND, inputs):
         return
     candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
@@ -224,7 +224,7 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     rows = json.loads(run.path("table.json").read_text())  # with None for what is not known
     draws, seed = config.num_permutations, config.seed
     related = distances_and_scores(
-        rows, quality_claims.MEASURES, tuple(quality_claims.SCORES), draws, seed
+        rows, quality_claims.DISTANCES, tuple(quality_claims.SCORES), draws, seed
     )
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})

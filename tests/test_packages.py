@@ -97,9 +97,12 @@ def defined(path: Path) -> set[str]:
 
 
 def test_no_two_things_share_a_name():
+    """Nor does a script give a constant or class a name that it could import."""
     places: dict[str, list[str]] = {}
     for root in ("utils", "papers"):
         for path in (REPOSITORY / root).rglob("*.py"):
             for name in defined(path) - SHARED:
                 places.setdefault(name, []).append(str(path.relative_to(REPOSITORY)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    for path in REPOSITORY.glob("*.py"):
+        assert {name for name in defined(path) if not name.islower()} & places.keys() == set(), path

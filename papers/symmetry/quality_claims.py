@@ -59,7 +59,7 @@ def _span(ends: list[float]) -> str:
 # ---- Table 1
 
 WEIGHTS = {"weights": "weights", "canonical": "weights, sorted", "rebased": "weights, rebased"}
-MEASURES = (*WEIGHTS, "inside", "outside", "units")
+DISTANCES = (*WEIGHTS, "inside", "outside", "units")
 SCORES = {
     "accuracy": "accuracy", "brier": "Brier score", "ece": "ECE", "aupr_in": "AUPR in",
     "fpr95_in": "FPR95 in",
