@@ -153,16 +153,16 @@ SURPRISE = Metric("surprise", "Surprise", lambda p: float(p.average.max(-1).valu
 
 # ---- a paper: a claim, a figure, a table, and the script that makes what they are about
 
+KIND = "surprises"  # of the script's runs
 
-@claim(
-    "Toys are sure of themselves.", source="Table 1", criterion="above 0", kinds=("surprises",)
-)  # fmt: skip
+
+@claim("Toys are sure of themselves.", source="Table 1", criterion="above 0", kinds=(KIND,))
 def toys_are_sure(results: Results) -> Finding:
-    value = results.json("surprises", "surprises.json")["wobble"]
+    value = results.json(KIND, "surprises.json")["wobble"]
     return Finding(HOLDS if value > 0 else FAILS, f"Wobble is sure by {value:.4f}.", f"{value:.4f}")
 
 
-@figure("surprises", "surprises.json", title="Figure T: surprises", caption="A bar per column.")
+@figure(KIND, "surprises.json", title="Figure T: surprises", caption="A bar per column.")
 def surprise_bars(source):
     drawn, ((axis,),) = panels(1, 1)
     surprises = json.loads(source.read_text())
@@ -171,7 +171,7 @@ def surprise_bars(source):
 
 
 def surprise_table(results: Results) -> list:
-    surprises = results.json("surprises", "surprises.json")
+    surprises = results.json(KIND, "surprises.json")
     rows = [[name, f"{value:.4f}"] for name, value in surprises.items()]
     return [Table(["posterior", SURPRISE.title], rows, title="Table T")]
 
@@ -186,18 +186,14 @@ PAPER = Paper(
     terms={},
     steps=(
         Step("MNIST_eval", "eval", {"quick": Plan("quick", 1)}),
-        Step("test_extensibility", "surprises", {"quick": Plan("quick", 1)}, (("eval", "eval"),)),
+        Step("test_extensibility", KIND, {"quick": Plan("quick", 1)}, (("eval", "eval"),)),
     ),
-    artefacts={"tableT": ("surprises",)},
+    artefacts={"tableT": (KIND,)},
     claims=(toys_are_sure,),
     sections=(
-        Section(
-            "toys", "Toys", "All toys", (RunTables("surprises", surprise_table), surprise_bars)
-        ),
+        Section("toys", "Toys", "All toys", (RunTables(KIND, surprise_table), surprise_bars)),
     ),
 )
-
-KIND = "surprises"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,15 +217,8 @@ CONFIG = SurprisesConfig
 SHARED = ("--config_name", "quick", "--run_batch_name", "quick")
 SMALL = (*SHARED, "--network", "toy", "--num_train", "200")
 RECIPE = (
-    "--optimizer",
-    "Adam",
-    "--learning_rate",
-    "0.01",
-    "--batch_size",
-    "50",
-    "--num_epochs",
-    "4",
-)
+    "--optimizer", "Adam", "--learning_rate", "0.01", "--batch_size", "50", "--num_epochs", "4",
+)  # fmt: skip
 CHAIN = (
     "--num_samples", "6", "--num_burnin", "2", "--trajectory_length", "none", "--num_steps", "12",
     "--step_size", "0.003", "--no-adapt_step_size", "--no-grow_trajectories", "--force", "listed",
