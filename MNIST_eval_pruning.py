@@ -24,7 +24,7 @@ from utils.evaluation.pruning import KEPT_PERCENT, list_prunings, prune_all
 from utils.evaluation.weight_space import open_weight_space, std_histograms
 from utils.networks.registry import inputs_for
 from utils.runs.files import read_mapping
-from utils.runs.lookup import NEWEST, NONE, PastRun, identify, locate
+from utils.runs.lookup import LEFT_OUT, NEWEST, PastRun, identify, locate
 from utils.runs.progress import check_space
 from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
@@ -43,7 +43,7 @@ class PruningConfig(Config):
 
 
 def main(config: PruningConfig) -> None:
-    if config.eval == NONE:
+    if config.eval == LEFT_OUT:
         raise UserError("There is nothing to prune without an evaluation: leave --eval out.")
     source = locate(config, config.eval, "eval", "MNIST_eval.py")
     inputs = {"eval": identify(source)}

@@ -50,8 +50,8 @@ from torch import Tensor
 KIND = "net_matching"  # of its runs: what their directories begin with
 ALIGNMENTS = ("as is", "by activation", "by weight", "many to one")  # of W_1
 MANY_TO_ONE = 3
-UNDECIDED = ("dead", "reference_dead", "tied", "reference_tied")  # units, as `Matching` counts them
-TRAINING = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
+UNDECIDED_UNITS = ("dead", "reference_dead", "tied", "reference_tied")  # as in `Matching`
+TRAINING_STATE = ("weights", "momentum", "second_moment")  # what a checkpoint holds besides results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +90,11 @@ def resume_pair(
     config = run.config
     shape = (2, network.num_weights)
     saved = run.load_checkpoint(
-        weights=shape, momentum=shape, lost=(config.num_epochs + 1, len(network.groups))
+        "epoch", weights=shape, momentum=shape, lost=(config.num_epochs + 1, len(network.groups))
     )
     if saved:
         counters, arrays = saved
-        tensors = {name: arrays.pop(name) for name in TRAINING if name in arrays}
+        tensors = {name: arrays.pop(name) for name in TRAINING_STATE if name in arrays}
         return TrainingState(**tensors, epoch=counters["epoch"]), arrays
     pair = initial_stack(network, config.seed, (0, 1), run.device)
     state = start_training(pair, settings)
@@ -142,7 +142,7 @@ def measure(
         "transpositions": count_transpositions(matched).unflatten(0, (2, -1)),
         "alignment_transpositions": count_transpositions(found),
         "lost": torch.tensor(list(selection.lost().values())),
-        "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED]),
+        "undecided": torch.tensor([getattr(found[0], name) for name in UNDECIDED_UNITS]),
     }
 
 
@@ -217,7 +217,7 @@ def report(run: Run, network: Network, results: dict[str, Tensor]) -> None:
         for name in ALIGNMENTS
     ]
     run.log_records("barriers", records)
-    undecided = dict(zip(UNDECIDED, results["undecided"][-1].tolist(), strict=True))
+    undecided = dict(zip(UNDECIDED_UNITS, results["undecided"][-1].tolist(), strict=True))
     run.finish(summary | {"undecided": undecided})
     heads = ["W_1", "train loss [nats]", "test loss [nats]", "test error [points]"]
     heads.append(f"NoT of {' + '.join(network.groups)}")

@@ -101,7 +101,7 @@ def resume_pairs(
 ) -> tuple[int, TrainingState]:
     """Return the number of the repetition that is under way, and its pairs' state."""
     shape = (2 * run.config.num_perm_exps, network.num_weights)
-    saved = run.load_checkpoint(weights=shape, momentum=shape)
+    saved = run.load_checkpoint("run", "epoch", weights=shape, momentum=shape)
     if saved:
         counters, tensors = saved
         return counters["run"], TrainingState(**tensors, epoch=counters["epoch"])

@@ -52,7 +52,7 @@ from utils.settings.wording import plural
 import torch
 from torch import Tensor
 
-DTYPES = {"float16": torch.float16, "float32": torch.float32}
+EXPORT_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 LICENCE = "MIT, as the repository that they were made with."
 ONE_CHAIN_PARTS = 10  # that a single chain's predictions are kept in
 OWN_SCORES = ("sample_accuracy", "nll", "ece", "brier")  # of HMC's predictions, for the card
@@ -86,7 +86,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="name of the set (default: <network>-<dataset>)")
     parser.add_argument(
-        "--dtype", choices=tuple(DTYPES), default="float16", help="(default: float16)"
+        "--dtype", choices=tuple(EXPORT_DTYPES), default="float16", help="(default: float16)"
     )
     parser.add_argument(
         "--tar", action="store_true", help="a file for each network, in tars NAME-0-1023.tgz, …"
@@ -147,7 +147,7 @@ def export(options: argparse.Namespace) -> None:
         )
     name = options.name or "-".join(filter(None, [posterior.network.name, run.dataset]))
     check_name(name)
-    dtype = DTYPES[options.dtype]
+    dtype = EXPORT_DTYPES[options.dtype]
     place = options.out_dir or Path("exported") / name
     with new_folder(place) as folder:
         if options.tar:
@@ -180,7 +180,7 @@ def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace)
     numbers = numbers_of(open_posterior(options.run))
     summary = read_mapping(run.directory / "summary.json")
     networks = NetworkSet(
-        name, posterior.network, len(posterior), DTYPES[options.dtype], options.licence,
+        name, posterior.network, len(posterior), EXPORT_DTYPES[options.dtype], options.licence,
         run.config, run.meta, run.dataset, summary.get("failed"),
     )  # fmt: skip
     if run.dataset is None:
@@ -273,7 +273,8 @@ def publish_gold(options: argparse.Namespace) -> None:
     options.out_dir.mkdir(parents=True, exist_ok=True)
     save_gold(path, predictions, data.test_labels, facts)
     gold = read_gold(path)
-    path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path))
+    command = f"python score.py mine.npz --gold {options.name}"
+    path.with_suffix(".md").write_text(gold_card(gold.about, floor_text(gold), path, command))
     print(f"Wrote {path} with {path.with_suffix('.md').name}, its card.")
 
 

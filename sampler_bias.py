@@ -141,7 +141,7 @@ def run_cells(run: Run, problem: Problem, hmc) -> list[dict]:
     config, path = run.config, run.path("cells.jsonl")
     records = read_records(path) if path.exists() else []
     cells = list(cells_of(config))
-    quantities = Quantities(problem)
+    quantities = ComparedQuantities(problem)
     exact = measure(problem, quantities, hmc, hmc.num_chains)
     with run.graceful_stop():
         if not records:
@@ -234,7 +234,7 @@ def epochs(problem: Problem, config, stream, start: Tensor) -> Iterator[tuple[Ch
 # ---- what is compared
 
 
-class Quantities:
+class ComparedQuantities:
     """The numbers of a sample that are compared, by name."""
 
     def __init__(self, problem: Problem):
@@ -275,7 +275,7 @@ class Quantities:
         }
 
 
-def measure(problem: Problem, quantities: Quantities, samples, num_chains: int) -> Measured:
+def measure(problem: Problem, quantities: ComparedQuantities, samples, num_chains: int) -> Measured:
     """Measure weight vectors, one chain after the other."""
     blocks = max(1, 20 // num_chains) * num_chains
     parts, rows = PartAverages(len(samples), blocks), []

@@ -44,14 +44,14 @@ from utils.settings.errors import UserError
 
 import torch
 
-GOLD = Path(__file__).resolve().parent / "results" / "gold"
+GOLD_FOLDER = Path(__file__).resolve().parent / "results" / "gold"
 NUM_PARTS = 20  # of a run's samples or draws, to resample
 WARNING = "Warning: "
 
 
 def main() -> None:
     options = read_options()
-    gold = read_gold(find_gold(options.gold, GOLD))
+    gold = read_gold(find_gold(options.gold, GOLD_FOLDER))
     scored = {}
     for path in options.predictions:
         if not path.exists():
@@ -71,11 +71,10 @@ def read_options() -> argparse.Namespace:
         "predictions", type=Path, nargs="+", metavar="FILE",
         help="predictions as .npz or .npy, or run directories",
     )  # fmt: skip
+    names = ", ".join(sorted(path.stem for path in GOLD_FOLDER.glob("*.npz")))
     parser.add_argument(
-        "--gold", required=True, metavar="NAME",
-        help=f"gold standard: {', '.join(sorted(path.stem for path in GOLD.glob('*.npz')))}, "
-        "or the path of one",
-    )  # fmt: skip
+        "--gold", required=True, metavar="NAME", help=f"gold standard: {names}, or the path of one"
+    )
     parser.add_argument("--array", metavar="NAME", help="array of an .npz that has several")
     parser.add_argument(
         "--num_draws", type=int, default=1000, metavar="INT",

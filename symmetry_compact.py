@@ -16,6 +16,7 @@ summary.json.
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.evaluation.metrics import accuracy, closeness
@@ -25,7 +26,7 @@ from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.moments import fit_blocks
-from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.matching import MATCHINGS, make_matcher
 from utils.rebasin.rebase import move, rebase_all
 from utils.report.paper import conclude
 from utils.runs.lookup import PastRun, identify
@@ -42,20 +43,20 @@ import numpy as np
 from torch import Tensor
 
 KIND = "symmetry_compact"
-SCALES = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
+SCALINGS = {"as they are": None, "unit norm": unit_norm, "minimum mass": minimum_mass}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(Config):
     posteriors: list[str] = sets_option()
-    matching: str = option("contribution", "how to rebase", choices=METHODS)
+    matching: str = option("contribution", "how to rebase", choices=MATCHINGS)
     num_match_images: int = option(10_000, "training images to match by, at most", minimum=1)
     num_draws: int = option(50, "networks drawn from a Gaussian for a prediction", minimum=1)
     num_repeats: int = option(4, "such predictions, for standard errors", minimum=2)
 
 
 def main(config: CompactConfig) -> None:
-    paths = named_or_newest(config)
+    paths = named_or_newest(config, MADE_BY)
     inputs = {name: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}
@@ -86,8 +87,8 @@ def compare_gaussians(
     truth = mean_probabilities(network, weights, data.test_images)
     own = accuracy(truth, data.test_labels)
     results = {"networks": len(weights), "accuracy": own, "scales": {}}
-    with progress_bar(len(SCALES) * 2, name, unit="Gaussian") as bar:
-        for scales, normal_form in SCALES.items():
+    with progress_bar(len(SCALINGS) * 2, name, unit="Gaussian") as bar:
+        for scales, normal_form in SCALINGS.items():
             rows = [scaled(network, row, normal_form) for row in weights]
             matcher = make_matcher(config.matching, network, rows[0], images)
             rebased = (each.weights for each in rebase_all(network, rows, matcher))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.network import Network
@@ -43,7 +44,7 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_diversity"
-KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
+INPUT_KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
 SIDES = ("inside", "outside")  # of the distribution that networks are trained on
 
 
@@ -70,8 +71,8 @@ class Pairs(NamedTuple):
 
 
 def main(config: DiversityConfig) -> None:
-    paths = reference_paths(config)
-    inputs = {KINDS[name]: identify(path) for name, path in paths.items()}
+    paths = reference_paths(config, MADE_BY)
+    inputs = {INPUT_KINDS[name]: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     networks = limited(open_members(paths["networks"]), config.num_networks)
     if not networks.independent or len(networks.weights) < 4:

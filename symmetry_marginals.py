@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
 from utils.rebasin.rebase import rebase
@@ -39,7 +40,7 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_marginals"
-VIEWS = ("as they are", "shuffled", "rebased")
+MARGINAL_VIEWS = ("as they are", "shuffled", "rebased")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = named_or_newest(config)
+    paths = named_or_newest(config, MADE_BY)
     inputs = {name: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}
@@ -95,19 +96,19 @@ def count_largest(members: Members, name: str, seed: int, key: str) -> dict:
 
 def views_of(members: Members, name: str, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights as they are, shuffled, and rebased to the first network."""
-    yield VIEWS[0], members.weights
+    yield MARGINAL_VIEWS[0], members.weights
     rows = members.weights.flatten(0, 1)
     orders = random_transformation(
         members.network, generator(seed, "shuffle", name), log_scale=0, stack=(len(rows),)
     )
-    yield VIEWS[1], orders.apply(rows).view_as(members.weights)
+    yield MARGINAL_VIEWS[1], orders.apply(rows).view_as(members.weights)
     matcher = WeightMatcher(members.network, rows[0])
     with progress_bar(len(rows), f"rebasin of {name}", unit="network") as bar:
         rebased = []
         for row in rows:
             rebased.append(rebase(members.network, row, matcher).weights)
             bar.update()
-    yield VIEWS[2], torch.stack(rebased).view_as(members.weights)
+    yield MARGINAL_VIEWS[2], torch.stack(rebased).view_as(members.weights)
 
 
 def without_counts(results: dict) -> dict:

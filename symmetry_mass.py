@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 
-from papers.symmetry.mass_claims import FEWEST
+from papers.symmetry.mass_claims import FEWEST_NETWORKS
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.files import open_members
@@ -80,7 +81,7 @@ def main(config: MassConfig) -> None:
 def find_posteriors(config: MassConfig) -> list[Path]:
     """Return the sets that are given, without groups of networks that are still being trained."""
     if not config.posterior:
-        return [find_run(config, "sgd", "train.py --method sgd", "--posterior")]
+        return [find_run(config, "sgd", MADE_BY["sgd"], "--posterior")]
     paths = [existing(config, path) for path in config.posterior]
     for first, second in permutations([path.resolve() for path in paths], 2):
         if first.is_relative_to(second):  # or equal
@@ -147,7 +148,7 @@ def summary_of(
         "minimum_range": [float(masses[1].min()), float(masses[1].max())],
         "excess_quantiles": np.quantile(excess, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1]).tolist(),
         "excess_modes": two_modes(excess),
-        "clusters": two_clusters(masses.T) if len(excess) >= FEWEST else [],
+        "clusters": two_clusters(masses.T) if len(excess) >= FEWEST_NETWORKS else [],
         # log m is a function of u = log λ: strictly convex if these are positive
         "smallest_second_difference": float(np.diff(np.log(curves), n=2).min()),
         "minimum_spread_over_orbit": float(minima.max() / minima.min() - 1),
@@ -179,7 +180,7 @@ def two_modes(excess: np.ndarray) -> list[float]:
 
     The kernel's width is Scott's rule for half of the spread, as there may be two modes.
     """
-    if len(excess) < FEWEST:
+    if len(excess) < FEWEST_NETWORKS:
         return []
     grid = np.linspace(excess.min(), excess.max(), 1001)[1:-1]
     density = gaussian_kde(excess, 0.5 * len(excess) ** -0.2)(grid)

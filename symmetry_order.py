@@ -40,15 +40,15 @@ import torch
 from torch import Tensor
 
 KIND = "symmetry_order"
-PARTS = 10  # of the first epoch, with a snapshot after each
-MATCHINGS = ("activation", "weight")
-MEASURES = (*KEYS, *(f"not_by_{method}" for method in MATCHINGS))
+SNAPSHOTS = 10  # of the first epoch, with a snapshot after each
+NOT_BY = ("activation", "weight")  # how the transpositions are found
+MEASURES = (*KEYS, *(f"not_by_{method}" for method in NOT_BY))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderConfig(PermutationConfig):
     num_train: int | None = option(
-        None, "how many training images to use, from the first on", minimum=PARTS
+        None, "how many training images to use, from the first on", minimum=SNAPSHOTS
     )
     num_networks: int = option(4, "networks, trained side by side", minimum=1)
     weight_decay: float = option(0.0, "weight decay", minimum=0)
@@ -71,7 +71,7 @@ def main(config: OrderConfig) -> None:
     epochs = [epoch for epoch, _ in snapshots]
     weights = torch.stack([each for _, each in snapshots]).cpu()  # [snapshot, network, d]
     images, results = data.train_images[: config.num_match_images].cpu(), {}
-    for method in MATCHINGS:
+    for method in NOT_BY:
         results |= transpositions(network, weights, method, images)
     for key in KEYS:
         results |= order_correlations(network, weights, key)
@@ -94,9 +94,9 @@ def train_with_snapshots(
     yield 0.0, state.weights
     shuffled = torch.randperm(len(labels), generator=generator(config.seed, "parts")).to(device)
     with progress_bar(config.num_epochs, "networks") as bar:
-        for number, part in enumerate(shuffled.tensor_split(PARTS), start=1):
+        for number, part in enumerate(shuffled.tensor_split(SNAPSHOTS), start=1):
             state = train_on(network, state, images[part], labels[part], config)
-            yield number / PARTS, state.weights
+            yield number / SNAPSHOTS, state.weights
         bar.update()
         state = state._replace(epoch=1)
         while state.epoch < config.num_epochs:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from papers.symmetry import quality_claims
 from papers.symmetry.paper import PAPER
+from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import load_dataset
 from utils.evaluation.evaluate import (
     check_names,
@@ -34,8 +35,8 @@ from utils.quality.correlation import distances_and_scores, order_by_reference
 from utils.quality.forecasts import ImageSets, load_test_images
 from utils.quality.gold import published_predictions
 from utils.quality.references import (
-    HMC,
-    NETWORKS,
+    HMC_SAMPLES,
+    INDEPENDENT,
     Halves,
     ReferenceConfig,
     reference_paths,
@@ -45,7 +46,7 @@ from utils.quality.references import (
 from utils.quality.rows import Trained, open_modes, rows_of, with_derived
 from utils.report.paper import conclude
 from utils.runs.files import read_mapping, save_json
-from utils.runs.lookup import NONE, identify
+from utils.runs.lookup import LEFT_OUT, identify
 from utils.runs.progress import check_space, progress_bar
 from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
@@ -58,7 +59,7 @@ from torch import Tensor
 
 KIND = "symmetry_table"
 PUBLISHED = "published"
-KINDS = {HMC: "chain"}  # of runs, as reproduce.py calls them
+INPUT_KINDS = {HMC_SAMPLES: "chain"}  # of runs, as reproduce.py calls them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,8 @@ class TableConfig(ReferenceConfig):
         "train.py) each has two rows", metavar="NAME=PATH", changeable=True,
     )  # fmt: skip
     published: str = option(
-        NONE, "published predictions of HMC for CIFAR10, to compare predictions with: probs.csv, "
-        "download or none", metavar="FILE",
+        LEFT_OUT, "published predictions of HMC for CIFAR10, to compare predictions with: "
+        "probs.csv, download or none", metavar="FILE",
     )  # fmt: skip
     num_samples: int = option(100, "samples of each row, at most", minimum=LEAST_SAMPLES)
     num_modes: int = option(10, "modes of a row with several", minimum=2)
@@ -85,7 +86,7 @@ class TableConfig(ReferenceConfig):
 
 def main(config: TableConfig) -> None:
     paths = find_inputs(config)
-    inputs = {KINDS.get(name, name): identify(path) for name, path in paths.items()}
+    inputs = {INPUT_KINDS.get(name, name): identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     candidates = {name: open_candidate(name, name, path, fewest=1) for name, path in paths.items()}
     trained = {name: open_modes(paths[name], each.posterior) for name, each in candidates.items()}
@@ -112,27 +113,27 @@ def main(config: TableConfig) -> None:
 
 def find_inputs(config: TableConfig) -> dict[str, Path]:
     """Return the paths of both references and of all posteriors, by name."""
-    references = reference_paths(config)
+    references = reference_paths(config, MADE_BY)
     posteriors = named_paths(config, config.posteriors)
     check_names(posteriors)
-    for name in (NETWORKS, HMC):
+    for name in (INDEPENDENT, HMC_SAMPLES):
         if name in posteriors:
             raise UserError(f"{name} is the name of a reference: give --{name} PATH instead.")
-    if config.published != NONE and config.dataset != "CIFAR10":
+    if config.published != LEFT_OUT and config.dataset != "CIFAR10":
         raise UserError(f"--published is about CIFAR10, and not {config.dataset}: leave it out.")
-    if config.published != NONE and config.num_images is not None:
+    if config.published != LEFT_OUT and config.num_images is not None:
         raise UserError("--published is about all test images: give --num_images none.")
     return references | posteriors
 
 
 def check_network(trained: dict[str, Trained], paths: dict[str, Path]) -> Network:
     """Return the network of all posteriors; refuse different ones."""
-    network = trained[NETWORKS].modes[0].network
+    network = trained[INDEPENDENT].modes[0].network
     for name, path in paths.items():
         other = trained[name].modes[0].network
         if other != network:
             raise UserError(
-                f"{path} is of the network {other}, but {paths[NETWORKS]} of {network}: give "
+                f"{path} is of the network {other}, but {paths[INDEPENDENT]} of {network}: give "
                 "posteriors of one network."
             )
     return network
@@ -140,9 +141,9 @@ def check_network(trained: dict[str, Trained], paths: dict[str, Path]) -> Networ
 
 def split_references(trained: dict[str, Trained], config: TableConfig) -> dict[str, Halves]:
     most, seed = config.num_samples, config.seed
-    halves = {NETWORKS: split_networks(trained[NETWORKS].modes, most, seed)}
-    if HMC in trained:
-        halves[HMC] = split_chains(trained[HMC].modes, most, seed)
+    halves = {INDEPENDENT: split_networks(trained[INDEPENDENT].modes, most, seed)}
+    if HMC_SAMPLES in trained:
+        halves[HMC_SAMPLES] = split_chains(trained[HMC_SAMPLES].modes, most, seed)
     else:
         print(
             "Independent networks are the only reference: distances say how far posteriors are "
@@ -153,7 +154,7 @@ def split_references(trained: dict[str, Trained], config: TableConfig) -> dict[s
 
 def read_published(labels: Tensor, config: TableConfig) -> dict[str, Tensor]:
     """Return the published predictions by name, if they are asked for."""
-    if config.published == NONE:
+    if config.published == LEFT_OUT:
         return {}
     return {PUBLISHED: published_predictions(config.published, labels, config.data_dir)}
 
@@ -162,7 +163,7 @@ def prepare(
     network: Network, images: ImageSets, halves: dict[str, Halves], published: dict[str, Tensor],
     config: TableConfig,
 ) -> Standard:  # fmt: skip
-    (anchor,) = halves[NETWORKS].rest[0].draw(1, generator(config.seed, "anchor"))
+    (anchor,) = halves[INDEPENDENT].rest[0].draw(1, generator(config.seed, "anchor"))
     standard = fit_references(
         network, images, halves, anchor, config.num_inputs, config.num_permutations,
         config.num_bootstraps, config.seed,
@@ -220,7 +221,7 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     rows = json.loads(run.path("table.json").read_text())  # with None for what is not known
     draws, seed = config.num_permutations, config.seed
     related = distances_and_scores(
-        rows, quality_claims.MEASURES, tuple(quality_claims.SCORES), draws, seed
+        rows, quality_claims.DISTANCES, tuple(quality_claims.SCORES), draws, seed
     )
     order = order_by_reference(rows, draws, seed)
     run.save_json("correlations.json", related | {"order": order and order._asdict()})

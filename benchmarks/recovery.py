@@ -15,7 +15,7 @@ import harness
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.matching import MATCHINGS, make_matcher
 from utils.report.figures import BLUE, GREEN, ORANGE, PURPLE, panels, styled
 from utils.runs.files import save_json
 from utils.runs.seeding import generator
@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     images = load_pixels("MNIST", options.data_dir, options.num_images).train_images
     recovered = {
-        name: {method: curve(MLP(sizes), method, images) for method in METHODS}
+        name: {method: curve(MLP(sizes), method, images) for method in MATCHINGS}
         for name, sizes in NETWORKS.items()
     }
     path = harness.ROOT / "benchmarks" / "recovery.json"

@@ -1,8 +1,9 @@
-"""A toy method, network, metric and paper, each in a few lines, with no edit anywhere else.
+"""A toy method, network, metric and paper, each in a few lines and an entry in its registry.
 
 CONTRIBUTING.md explains what is done here: two methods train a network with a convolution and a
 residual connection, HMC samples it with the listed force, and all of them are rebased, compared in
-the table by one more metric, and shown in the report of one more paper.
+the table by one more metric, and shown in the report of one more paper. All of this is done by the
+scripts, given command lines as a user writes them. The paper's own script is this file.
 """
 
 import json
@@ -10,22 +11,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-import MNIST_eval
-import MNIST_HMC
-from utils.driver.run_method import run_method
-from utils.evaluation import metrics
-from utils.evaluation.metrics import Metric
-from utils.methods.hmc.method import HMCConfig
+import papers
+from utils.evaluation.metrics import METRICS, Metric
 from utils.methods.method import Method
+from utils.methods.registry import METHODS
 from utils.methods.training import RecipeConfig, TrainingState, settings_of, start_training, train
-from utils.networks import registry
 from utils.networks.conv_network import ConvNetwork, convolution, linear
 from utils.networks.network import Group, lay_out
+from utils.networks.registry import ARCHITECTURES
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.samples import Points
 from utils.report.figures import BLUE, Look, panels
-from utils.report.page import write_report
 from utils.report.paper import (
+    FAILS,
     HOLDS,
     Finding,
     Paper,
@@ -34,11 +32,16 @@ from utils.report.paper import (
     Section,
     Step,
     claim,
+    conclude,
     figure,
 )
-from utils.report.results import Results, open_results
+from utils.report.results import Results
 from utils.report.tables import Table
-from utils.settings.config import option
+from utils.runs.compute import choose_device
+from utils.runs.lookup import NEWEST, identify, locate
+from utils.runs.run import open_run
+from utils.runs.script import run_script
+from utils.settings.config import Config, option
 
 import numpy as np
 import pytest
@@ -143,28 +146,33 @@ class Path(Method):
         return Points(state.path, problem.network)
 
 
-# ---- a metric, a claim, a figure, a paper
+# ---- a metric
 
 SURPRISE = Metric("surprise", "Surprise", lambda p: float(p.average.max(-1).values.mean()))
 
 
-@claim("Toys are sure of themselves.", source="Table 1", criterion="holds above 0", kinds=("eval",))
+# ---- a paper: a claim, a figure, a table, and the script that makes what they are about
+
+KIND = "surprises"  # of the script's runs
+
+
+@claim("Toys are sure of themselves.", source="Table 1", criterion="above 0", kinds=(KIND,))
 def toys_are_sure(results: Results) -> Finding:
-    value = results.json("eval", "table1.json")["wobble"]["surprise"]
-    return Finding(HOLDS, f"Wobble is sure by {value:.4f}.", f"{value:.4f}")
+    value = results.json(KIND, "surprises.json")["wobble"]
+    return Finding(HOLDS if value > 0 else FAILS, f"Wobble is sure by {value:.4f}.", f"{value:.4f}")
 
 
-@figure("eval", "table1.json", title="Figure T: surprises", caption="A bar for every column.")
-def surprises(source):
+@figure(KIND, "surprises.json", title="Figure T: surprises", caption="A bar per column.")
+def surprise_bars(source):
     drawn, ((axis,),) = panels(1, 1)
-    table = json.loads(source.read_text())
-    axis.bar(list(table), [column["surprise"] for column in table.values()])
+    surprises = json.loads(source.read_text())
+    axis.bar(list(surprises), list(surprises.values()))
     return drawn
 
 
 def surprise_table(results: Results) -> list:
-    table = results.json("eval", "table1.json")
-    rows = [[name, f"{column['surprise']:.4f}"] for name, column in table.items()]
+    surprises = results.json(KIND, "surprises.json")
+    rows = [[name, f"{value:.4f}"] for name, value in surprises.items()]
     return [Table(["posterior", SURPRISE.title], rows, title="Table T")]
 
 
@@ -176,50 +184,89 @@ PAPER = Paper(
     heading="Toys",
     introduction="Toys are networks, too.",
     terms={},
-    steps=(Step("MNIST_eval", "eval", {"quick": Plan("quick", 1)}),),
-    artefacts={"tableT": ("eval",)},
+    steps=(
+        Step("MNIST_eval", "eval", {"quick": Plan("quick", 1)}),
+        Step("test_extensibility", KIND, {"quick": Plan("quick", 1)}, (("eval", "eval"),)),
+    ),
+    artefacts={"tableT": (KIND,)},
     claims=(toys_are_sure,),
-    sections=(Section("toys", "Toys", "All toys", (RunTables("eval", surprise_table), surprises)),),
+    sections=(
+        Section("toys", "Toys", "All toys", (RunTables(KIND, surprise_table), surprise_bars)),
+    ),
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SurprisesConfig(Config):
+    eval: str = option(NEWEST, "run of MNIST_eval.py, or newest", changeable=True)
+
+
+def main(config: SurprisesConfig) -> None:
+    source = locate(config, config.eval, "eval", "MNIST_eval.py")
+    run = open_run(config, KIND, choose_device(config.device), {"eval": identify(source)})
+    table = json.loads((source / "table1.json").read_text())
+    surprises = {name: column["surprise"] for name, column in table.items()}
+    run.save_json("surprises.json", surprises)
+    conclude(run, PAPER, surprises, records={})
+
+
+CONFIG = SurprisesConfig
+
 # ---- the proof
+
+SHARED = ("--config_name", "quick", "--run_batch_name", "quick")
+SMALL = (*SHARED, "--network", "toy", "--num_train", "200")
+RECIPE = (
+    "--optimizer", "Adam", "--learning_rate", "0.01", "--batch_size", "50", "--num_epochs", "4",
+)  # fmt: skip
+CHAIN = (
+    "--num_samples", "6", "--num_burnin", "2", "--trajectory_length", "none", "--num_steps", "12",
+    "--step_size", "0.003", "--no-adapt_step_size", "--no-grow_trajectories", "--force", "listed",
+    "--anchored_epochs", "1",
+)  # fmt: skip
+EVALUATION = (
+    "--ensemble", "none", "--vi", "none", "--num_draws", "4", "--num_match_images", "100",
+    "--num_blocks", "2", "--rank", "3", "--num_bootstraps", "3", "--num_refits", "2",
+    "--refit_draws", "2", "--num_references", "2", "--study_samples", "4", "--study_images", "50",
+    "--mean_rounds", "1", "--further", "rebased_tau",
+)  # fmt: skip
 
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Register the network and the metric, as an entry in their tables does."""
-    monkeypatch.setitem(registry.ARCHITECTURES, "toy", ToyNetwork)
-    monkeypatch.setitem(metrics.METRICS, "surprise", SURPRISE)
+    """Enter each toy in its registry, as the line that a contributor adds does."""
+    monkeypatch.setitem(METHODS, "wobble", Wobble())
+    monkeypatch.setitem(METHODS, "path", Path())
+    monkeypatch.setitem(ARCHITECTURES, "toy", ToyNetwork)
+    monkeypatch.setitem(METRICS, "surprise", SURPRISE)
+    monkeypatch.setattr(papers, "PAPERS", (*papers.PAPERS, PAPER))
 
 
-def test_everything_goes_through_without_an_edit(registered, tmp_path, data_dir):
-    shared = {
-        "out_dir": str(tmp_path), "data_dir": str(data_dir), "wandb": "disabled", "seed": 3,
-        "config_name": "toy",
-    }  # fmt: skip
-    small = shared | {"network": "toy", "num_train": 200}
-    recipe = {"optimizer": "Adam", "learning_rate": 0.01, "batch_size": 50, "num_epochs": 4}
-    for method in (Wobble(), Path()):
-        run_method(method, ToyConfig(**small, **recipe))
-    hmc = HMCConfig(
-        **small, num_samples=6, num_burnin=2, num_steps=12, step_size=0.003, force="listed",
-        anchored_epochs=1,
-    )  # fmt: skip
-    MNIST_HMC.main(hmc)
-    batch = tmp_path / "default"
-    places = {name: batch / f"{name}-MNIST-toy" for name in ("HMC", "wobble", "path")}
-    trace = [json.loads(line) for line in (places["HMC"] / "trace.jsonl").read_text().splitlines()]
+def test_everything_goes_through_without_an_edit(registered, few_test_images, script, tmp_path):
+    def run(name, *arguments):
+        ended = script(name, *arguments)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    batch = tmp_path / "quick"
+    for method in ("wobble", "path"):
+        run("train", "--method", method, *SMALL, *RECIPE)
+    run("MNIST_HMC", *SMALL, *CHAIN)
+    check_energies(batch / "HMC-MNIST-quick")
+    trained = [f"{method}={batch / method}-MNIST-quick" for method in ("wobble", "path")]
+    run("MNIST_eval", *SHARED, *EVALUATION, "--posteriors", *trained)
+    check_table(batch / "eval-MNIST-quick")
+    (tmp_path / "quick.yaml").touch()  # configs/<script>/quick.yaml, without any settings
+    settings = ("--config", tmp_path / "quick.yaml", "--run_batch_name", "quick")
+    assert "Wobble is sure by" in run("tests/test_extensibility", *settings)
+    assert "Toys are sure of" in run("reproduce", "--paper", "toys", "--only", "report")
+    check_report(batch / "report")
+
+
+def check_energies(directory) -> None:
+    """The gradient of the listed force is that of the energy."""
+    trace = [json.loads(line) for line in (directory / "trace.jsonl").read_text().splitlines()]
     assert all(abs(record["delta_energy"]) < 5 for record in trace)
-    evaluation = MNIST_eval.EvalConfig(
-        **shared, hmc=str(places["HMC"]), ensemble="none", vi="none",
-        posteriors=[f"{name}={places[name]}" for name in ("wobble", "path")], num_draws=4,
-        num_match_images=100, num_blocks=2, rank=3, num_bootstraps=3, num_refits=2, refit_draws=2,
-        num_references=2, study_samples=4, study_images=50, mean_rounds=1,
-    )  # fmt: skip
-    MNIST_eval.main(evaluation)
-    check_table(batch / "eval-MNIST-toy")
-    check_report(batch, tmp_path / "report")
 
 
 def check_table(directory) -> None:
@@ -239,23 +286,12 @@ def check_table(directory) -> None:
         assert compact["permutations"].shape == (6, 4 + 3)
 
 
-def check_report(batch, report) -> None:
-    results = open_results(batch, "quick", "MNIST", {"eval": "eval-MNIST-toy"})
-    surprises.save(RunStub(batch / "eval-MNIST-toy"))
-    page = write_report([(PAPER, results)], report).read_text()
+def check_report(directory) -> None:
+    page = (directory / "report.html").read_text()
     for text in ("Toys are sure of themselves.", "Wobble is sure by", "Figure T", "Table T"):
         assert text in page
-    assert page.count("data:image/png") == 1
+    assert (directory / "figures" / "surprises_surprise_bars.png").exists()
 
 
-class RunStub:
-    """What a figure needs of a run."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def path(self, name: str):
-        return self.directory / name
-
-    def save_figure(self, name: str, drawn) -> None:
-        drawn.savefig(self.path(f"{name}.png"))
+if __name__ == "__main__":
+    run_script(main, CONFIG, __file__, __doc__)

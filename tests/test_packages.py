@@ -61,6 +61,16 @@ def test_utils_knows_no_paper():
         assert all(name.split(".")[0] == "utils" for name in imports(path)), path
 
 
+def test_utils_knows_no_script():
+    """Neither code nor comments name one: callers say what to run, or the docs do."""
+    scripts = [path.stem for path in REPOSITORY.glob("*.py")]
+    # "train" and "score" are words, too: as scripts they end in .py.
+    names = [name if "_" in name else rf"{name}\.py" for name in scripts]
+    pattern = re.compile(rf"\b({'|'.join(names)})\b")
+    for path in (REPOSITORY / "utils").rglob("*.py"):
+        assert pattern.findall(path.read_text()) == [], path
+
+
 def test_scripts_do_not_import_each_other():
     scripts = {path.stem for path in REPOSITORY.glob("*.py")}
     for path in REPOSITORY.glob("*.py"):
@@ -69,12 +79,30 @@ def test_scripts_do_not_import_each_other():
         assert not scripts & {name.split(".")[0] for name in names}, path
 
 
+# Every paper has them; METHODS is all methods, and in papers/compact those of the paper.
+SHARED = {"PAPER", "CLAIMS", "SECTIONS", "TERMS", "INTRODUCTION", "METHODS"}
+
+
+def defined(path: Path) -> set[str]:
+    """Return the classes, functions and constants that other modules can import from a module."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in filter(None, targets):
+            assigned = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+            names |= {name for name in assigned if name.isupper()}
+    return {name for name in names if name[0] != "_"}
+
+
 def test_no_two_things_share_a_name():
-    """Classes and functions that other modules can import have one meaning each."""
+    """Nor does a script give a constant or class a name that it could import."""
     places: dict[str, list[str]] = {}
     for root in ("utils", "papers"):
         for path in (REPOSITORY / root).rglob("*.py"):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name[0] != "_":
-                    places.setdefault(node.name, []).append(str(path.relative_to(REPOSITORY)))
+            for name in defined(path) - SHARED:
+                places.setdefault(name, []).append(str(path.relative_to(REPOSITORY)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    for path in REPOSITORY.glob("*.py"):
+        assert {name for name in defined(path) if not name.islower()} & places.keys() == set(), path

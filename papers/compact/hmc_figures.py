@@ -65,7 +65,7 @@ def draw_line(axis, widths: list[dict], column: str, name: str) -> None:
     )  # fmt: skip
 
 
-COLUMNS = (  # heading, column, score, factor, digits
+WIDTH_COLUMNS = (  # heading, column, score, factor, digits
     ("HMC: accuracy (%)", "hmc", "sample_accuracy", 100, 2),
     ("NLL", "hmc", "nll", 1, 3),
     ("ECE", "hmc", "ece", 1, 3),
@@ -83,13 +83,13 @@ def width_table(widths: list[dict]) -> Table:
     rows = []
     for each in widths:
         cells = []
-        for _, column, name, factor, digits in COLUMNS:
+        for _, column, name, factor, digits in WIDTH_COLUMNS:
             value, error = (each[column][part][name] for part in ("values", "errors"))
             cells.append(with_error(value, error, digits, factor))
         cost = each["cost"]
         steps = number(cost["steps_per_effective_sample"], 0)
         rows.append([f"{each['prior_std']:g}", *cells, steps, number(cost["largest_rhat"], 3)])
-    return Table(["σ", *(column[0] for column in COLUMNS), *last], rows)
+    return Table(["σ", *(column[0] for column in WIDTH_COLUMNS), *last], rows)
 
 
 # ---- samplers without an accept step: cells.jsonl

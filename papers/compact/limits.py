@@ -10,7 +10,7 @@ from utils.report.tables import Table, number, with_known_error
 
 from matplotlib.figure import Figure
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD, SKY)
+NOISE_COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD, SKY)
 
 
 def limit_tables(diagnostics: dict) -> list[Table | str]:
@@ -150,7 +150,7 @@ def noise_on_dead_pixels(source: Path) -> Figure:
     parts = (("accuracy", 100, "test accuracy [%]"), ("ece", 1, "expected calibration error"))
     for axis, (part, factor, label) in zip(axes, parts, strict=True):
         for color, (name, rows) in zip(
-            COLORS, found["rows"].items() if found else (), strict=False
+            NOISE_COLORS, found["rows"].items() if found else (), strict=False
         ):
             noise = [row["noise"] for row in rows]
             values = [factor * row[part] for row in rows]

@@ -1,7 +1,7 @@
 """The paper as the report shows it: introduction, terms, and sections in order."""
 
 from papers.compact import claims, limits, permutation_figures, weight_figures
-from papers.compact.plan import ARTEFACTS, STEPS
+from papers.compact.plan import COMPACT_ARTEFACTS, COMPACT_STEPS
 from papers.compact.tables import (
     check_tables,
     metrics_of_tables,
@@ -163,8 +163,8 @@ PAPER = Paper(
     heading="Compact posterior of a Bayesian neural network",
     introduction=INTRODUCTION,
     terms=TERMS,
-    steps=STEPS,
-    artefacts=ARTEFACTS,
+    steps=COMPACT_STEPS,
+    artefacts=COMPACT_ARTEFACTS,
     claims=CLAIMS,
     sections=SECTIONS,
     cautions=(quick_is_smaller, mixing_warning),

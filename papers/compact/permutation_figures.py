@@ -23,7 +23,7 @@ ALIGNMENT_STYLES = (
     {"color": GREEN, "linestyle": "--", "marker": "^"},
     {"color": PURPLE, "linestyle": ":", "marker": "D"},
 )
-REBASED = (1, 2)  # of the alignments, those by permutations
+BY_PERMUTATION = (1, 2)  # of the alignments, those by permutations
 FRACTION_LABEL = "λ, from W₀ (0) to W₁ (1)"
 SMALLEST_LOSS = 1e-6  # [nats]; the axis is logarithmic, and memorised images can have a loss of 0
 
@@ -62,7 +62,7 @@ def loss_along_line(source: Path) -> Figure:
 
 def _second_network(results, alignment: int) -> str:
     name = str(results["alignments"][alignment])
-    if alignment in REBASED:
+    if alignment in BY_PERMUTATION:
         return f"W₁ rebased {name}"
     return f"W₁ {name}" if alignment == 0 else f"W₁ matched {name}"
 
@@ -102,7 +102,7 @@ def barriers(source: Path) -> Figure:
             axis.plot(epochs, height, label=name, markersize=3, markevery=5, **style)
         axis.set(xlabel="epoch", ylabel=f"largest test {kind} barrier over λ [{unit}]")
         axis.axhline(0, color=GREY, linewidth=0.8)
-    for k in REBASED:
+    for k in BY_PERMUTATION:
         name, style = looks[k]
         counts = results["alignment_transpositions"][:, k - 1].sum(-1)
         axes[2].plot(epochs, counts, label=name, markersize=3, markevery=5, **style)

@@ -13,7 +13,7 @@ def plans(quick: tuple, laptop: tuple, paper: tuple | None = None) -> dict[str, 
     return {"quick": Plan(*quick), "laptop": Plan(*laptop), "paper": Plan(*(paper or laptop))}
 
 
-STEPS = (
+COMPACT_STEPS = (
     Step("MNIST_Ensemble", "ensemble", plans(("quick", 6), ("paper", 2 * MINUTE))),
     Step("MNIST_VI", "VI", plans(("quick", 6), ("paper", 2 * MINUTE))),
     Step("MNIST_net_matching", "net_matching", plans(("quick", 6), ("paper", 5 * MINUTE))),
@@ -32,7 +32,7 @@ STEPS = (
     ),
 )  # fmt: skip
 
-ARTEFACTS = {  # what --only takes: the kinds of the runs that each is made from
+COMPACT_ARTEFACTS = {  # what --only takes: the kinds of the runs that each is made from
     "table1": ("eval",),
     "figure2": ("net_matching",),
     "figure3": ("net_matching", "transpositions"),

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 SYMBOLS = {"mean": "μ", "std": "σ"}
-FRAMES = {"before": "before rebasin", "after": "after rebasin"}
+FRAME_TITLES = {"before": "before rebasin", "after": "after rebasin"}
 NUM_BINS = 120
-SMALLEST_STD = 1e-6  # smaller ones, as where all samples agree, are drawn as this
+SMALLEST_DRAWN = 1e-6  # smaller ones, as where all samples agree, are drawn as this
 OUTSIDE = 0.001  # share of weights beyond each end of an axis
 
 # ---- Figure 4: weight_space.npz and diagnostics.json
@@ -38,16 +38,16 @@ def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) ->
     methods = [name for name in names if f"{name}_after_{part}" in results]
     firsts = methods if len(methods) <= 3 else methods[:1]
     pairs = [(a, b) for i, a in enumerate(firsts) for b in methods[i + 1 :]]
-    smallest = SMALLEST_STD if part == "std" else -np.inf
+    smallest = SMALLEST_DRAWN if part == "std" else -np.inf
     drawn, axes = panels(2, len(pairs), width=3.3, height=3.1)
     for column, pair in enumerate(pairs):
         values = {
             frame: [np.maximum(results[f"{name}_{frame}_{part}"][alive], smallest) for name in pair]
-            for frame in FRAMES
+            for frame in FRAME_TITLES
         }
         both_frames = [np.concatenate(both) for both in zip(*values.values(), strict=True)]
         bins = [_bins(every, part) for every in both_frames]
-        for axis, (frame, title) in zip(axes[:, column], FRAMES.items(), strict=True):
+        for axis, (frame, title) in zip(axes[:, column], FRAME_TITLES.items(), strict=True):
             image = _density(axis, *values[frame], bins)
             axis.set_title(f"{title}\ncorrelation {np.corrcoef(*values[frame])[0, 1]:.3f}")
             labels = [f"{SYMBOLS[part]} of {names[name]}" for name in pair]
@@ -148,7 +148,7 @@ def _transpositions(
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
-LOOKS = {name: method.look for name, method in REGISTERED.items()}
+METHOD_LOOKS = {name: method.look for name, method in REGISTERED.items()}
 MORE_LOOKS = (Look(GREY, "--", "x"), Look(GOLD, ":", "v"), Look(SKY, "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
@@ -174,7 +174,7 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
     methods = [name for name in names if f"{name}_after_all" in results]
     drawn, (axes,) = panels(1, len(methods), height=3.2)
     for axis, method in zip(axes, methods, strict=True):
-        counts = [results[f"{method}_{frame}_all"] for frame in FRAMES]
+        counts = [results[f"{method}_{frame}_all"] for frame in FRAME_TITLES]
         moved_only = np.array_equal(*counts)  # a Gaussian that was rebased as a whole
         frames = {"after": BLUE} if moved_only else {"before": ORANGE, "after": BLUE}
         filled = np.flatnonzero(sum(results[f"{method}_{f}_all"] for f in frames))
@@ -184,7 +184,7 @@ def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
         for frame, color in frames.items():
             for part, style in (("all", "-"), ("alive", ":")):
                 counts = np.add.reduceat(results[f"{method}_{frame}_{part}"][:end], starts)
-                label = f"{FRAMES[frame]}, {PARTS[part]}"
+                label = f"{FRAME_TITLES[frame]}, {PARTS[part]}"
                 axis.stairs(counts, ends, color=color, ls=style, lw=1, label=label)
         shown = ends[[0, -1]]
         axis.set(xscale=_scale(shown, "std"), yscale="log", title=names[method])
@@ -208,7 +208,7 @@ def pruning(source: Path) -> Figure:
     names = results["names"]
     # Posteriors that are no method's share a few looks.
     others, truth = cycle(MORE_LOOKS), next(iter(names))
-    looks = {name: LOOKS.get(name) or next(others) for name in names}
+    looks = {name: METHOD_LOOKS.get(name) or next(others) for name in names}
     drawn, axes = panels(2, 2, width=3.6, height=3.0)
     for row, (part, title) in zip(axes, PARTS.items(), strict=True):
         for axis, kind in zip(row, ("mean", "single"), strict=True):

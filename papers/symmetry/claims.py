@@ -14,8 +14,8 @@ from utils.settings.wording import plural
 
 import numpy as np
 
-SIGNIFICANT = 0.01
-FEWEST = 5  # networks expected in each order, as χ² needs
+SIGNIFICANT = 0.01  # p value
+FEWEST_EXPECTED = 5  # networks expected in each order, as χ² needs
 
 
 @claim(
@@ -35,10 +35,10 @@ def mixture_of_copies(results: Results) -> Finding:
     p_values = copies["equal_shares_p"], copies["equal_weights_p"]
     equal = sum(p > SIGNIFICANT for p in p_values)
     counts, total = copies["counts"], sum(copies["counts"])
-    if total < FEWEST * len(counts):
+    if total < FEWEST_EXPECTED * len(counts):
         raise Missing(
-            f"{plural(total, 'network')} in {plural(len(counts), 'order')} are fewer than {FEWEST} "
-            "for each, too few to tell whether copies differ"
+            f"{plural(total, 'network')} in {plural(len(counts), 'order')} are fewer than "
+            f"{FEWEST_EXPECTED} for each, too few to tell whether copies differ"
         )
     shares = ", ".join(f"{count / total:.4f}" for count in counts[:6])
     error = math.sqrt((1 - 1 / len(counts)) / len(counts) / total)

@@ -10,7 +10,7 @@ from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 from utils.settings.wording import plural
 
-FEWEST = 20  # networks for shares of them, and for symmetry_mass.py to look for clusters
+FEWEST_NETWORKS = 20  # networks for shares of them, and for symmetry_mass.py to look for clusters
 
 # ---- Figure 2
 
@@ -54,8 +54,10 @@ def mass_is_convex(results: Results) -> Finding:
 )
 def training_stays_above_minimum(results: Results) -> Finding:
     summary = results.json("symmetry_mass", "summary.json")
-    if summary["networks"] < FEWEST:
-        raise Missing(f"The shares of networks above their minimum need at least {FEWEST} networks")
+    if summary["networks"] < FEWEST_NETWORKS:
+        raise Missing(
+            f"The shares of networks above their minimum need at least {FEWEST_NETWORKS} networks"
+        )
     low, low_5, _, median, _, _, most = summary["excess_quantiles"]
     return Finding(
         HOLDS if low_5 > 0.01 else PARTLY if median > 0.01 else FAILS,
@@ -121,7 +123,7 @@ def _require_optunets(summary: dict) -> None:
     if not summary["network"].startswith("optunet"):
         raise Missing("The paper's numbers are for OptuNet")
     if not summary["clusters"]:
-        raise Missing(f"Clusters need at least {FEWEST} networks")
+        raise Missing(f"Clusters need at least {FEWEST_NETWORKS} networks")
 
 
 # ---- weight decay and projection

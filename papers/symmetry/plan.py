@@ -1,10 +1,15 @@
 """The scripts that reproduce the paper, in order, with their configs and times in each preset."""
 
-from papers.compact.plan import MINUTE, STEPS, plans
+from papers.compact.plan import COMPACT_STEPS, MINUTE, plans
 from utils.report.paper import Step
 
-SHARED = {step.kind: step for step in STEPS}  # both papers look at the same chain and ensemble
+# Both papers look at the same chain and ensemble.
+SHARED = {step.kind: step for step in COMPACT_STEPS}
 
+# The scripts that make runs of a kind, for those who lack one.
+MADE_BY = {
+    "sgd": "train.py --method sgd", "HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py",
+}  # fmt: skip
 # Kinds of runs, in the order of Table 1.
 APPROXIMATIONS = ("dropout", "VI", "SWAG", "Laplace", "SGHMC", "SGLD", "snapshot")
 

@@ -5,6 +5,7 @@ The paper gives no thresholds, so the criteria are ours.
 
 import math
 
+from papers.symmetry.claims import SIGNIFICANT
 from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
@@ -58,14 +59,13 @@ def _span(ends: list[float]) -> str:
 # ---- Table 1
 
 WEIGHTS = {"weights": "weights", "canonical": "weights, sorted", "rebased": "weights, rebased"}
-MEASURES = (*WEIGHTS, "inside", "outside", "units")
+DISTANCES = (*WEIGHTS, "inside", "outside", "units")
 SCORES = {
     "accuracy": "accuracy", "brier": "Brier score", "ece": "ECE", "aupr_in": "AUPR in",
     "fpr95_in": "FPR95 in",
 }  # fmt: skip
 HIGHER = ("accuracy", "aupr_in", "mi_inside", "mi_outside")  # is better, or more diverse
 CLEAR = 2  # standard errors
-SIGNIFICANT = 0.01
 MARGIN = 0.02  # nats
 
 

@@ -8,7 +8,7 @@ from utils.symmetry.unit_order import p_value
 
 import numpy as np
 
-MEASURES = {  # of posteriors: title, factor, digits
+GAUSSIAN_SCORES = {  # of posteriors: title, factor, digits
     "agreement": ("agreement", 1, 3),
     "total_variation": ("TV", 1, 3),
     "accuracy": ("accuracy [%]", 100, 2),
@@ -180,9 +180,9 @@ def gaussians_without_scales(results: Results) -> list[Table]:
     for posterior, result in results.json("symmetry_compact", "compact.json").items():
         for scales, columns in result["scales"].items():
             for key, scores in columns.items():
-                cells = (spread(scores[name], *look[1:]) for name, look in MEASURES.items())
+                cells = (spread(scores[name], *look[1:]) for name, look in GAUSSIAN_SCORES.items())
                 rows.append([posterior, scales, key, *cells])
-    head = ["posterior", "scales", "", *(title for title, _, _ in MEASURES.values())]
+    head = ["posterior", "scales", "", *(title for title, _, _ in GAUSSIAN_SCORES.values())]
     note = (
         "Networks drawn from the Gaussians q_d and q_r, compared with the average prediction of "
         "the networks they are fitted to. Standard errors are over repeated draws, not over "

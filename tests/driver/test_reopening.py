@@ -88,7 +88,7 @@ def test_only_networks_that_were_not_there_are_trained(networks, five, monkeypat
 @pytest.mark.parametrize("stops", [1, 3])
 def test_an_unfinished_set_gets_larger(stops, script, networks, five, monkeypatch, tmp_path):
     """Stopped in the first group, whose state is kept, or in the last, which gets larger."""
-    monkeypatch.setattr(run_method, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(run_method, "LEAST_CHECKPOINT_SECONDS", 0)
     steps, stop_if_asked = [], Run.stop_if_asked
 
     def stop(self):

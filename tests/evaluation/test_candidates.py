@@ -40,15 +40,16 @@ def points(network: MLP) -> Points:
 
 def test_without_names_the_batch_s_finished_runs_are_taken(tmp_path):
     config = AnyConfig(out_dir=str(tmp_path), config_name="quick")
-    with pytest.raises(UserError, match="make one with python MNIST_HMC"):
-        named_or_newest(config)
+    made_by = {"HMC": "sample.py", "ensemble": "train.py"}
+    with pytest.raises(UserError, match="make one with python sample"):
+        named_or_newest(config, made_by)
     runs = {kind: tmp_path / "default" / f"{kind}-MNIST-quick" for kind in ("HMC", "ensemble")}
     for run in runs.values():
         run.mkdir(parents=True)
         (run / "DONE").touch()
-    assert named_or_newest(config) == runs
+    assert named_or_newest(config, made_by) == runs
     given = AnyConfig(out_dir=str(tmp_path), posteriors=[f"mine={runs['HMC']}"])
-    assert named_or_newest(given) == {"mine": runs["HMC"]}
+    assert named_or_newest(given, made_by) == {"mine": runs["HMC"]}
 
 
 @pytest.mark.parametrize("name", ["my swag", "1st", "a=b", "", "rebased"])

@@ -6,7 +6,7 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.samples import Points
 from utils.quality.modes import sample_modes
-from utils.quality.references import HMC, NETWORKS, Halves
+from utils.quality.references import HMC_SAMPLES, INDEPENDENT, Halves
 from utils.quality.rows import Trained, rows_of, with_derived
 from utils.settings.errors import UserError
 
@@ -77,11 +77,11 @@ def test_the_last_row_of_a_reference_is_its_other_half():
     sets_of_ten = [sample_modes("n", modes[k : k + 10], 10, 0) for k in (0, 10)]
     both = [sample_modes("h", [chain], 6, 0) for chain in chains]
     halves = {
-        NETWORKS: Halves(*sets_of_ten, modes[20:], sets_of_ten[0]),
-        HMC: Halves(*both, [], both[0]),
+        INDEPENDENT: Halves(*sets_of_ten, modes[20:], sets_of_ten[0]),
+        HMC_SAMPLES: Halves(*both, [], both[0]),
     }
-    trained = {NETWORKS: Trained(modes, 1.0), HMC: Trained(chains, 8.0)}
+    trained = {INDEPENDENT: Trained(modes, 1.0), HMC_SAMPLES: Trained(chains, 8.0)}
     rows = rows_of(trained, halves, num_samples=10, num_modes=4, seed=0)
-    assert rows[2].sets[0].weights().equal(halves[NETWORKS].second.weights())
-    assert rows[3].sets[0] is halves[HMC].second
+    assert rows[2].sets[0].weights().equal(halves[INDEPENDENT].second.weights())
+    assert rows[3].sets[0] is halves[HMC_SAMPLES].second
     assert [row.about["training_seconds"] for row in rows] == [1, 4, 10, 8]

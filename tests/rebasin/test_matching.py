@@ -6,7 +6,7 @@ from tests.networks.toy_networks import GroupedConvNet, ResidualConvNet, inputs_
 from tests.symmetry.planted import any_permutation, same
 from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.matching import MATCHINGS, make_matcher
 from utils.rebasin.rebase import rebase
 from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.rebasin.weight_matching import CosineMatcher, WeightMatcher
@@ -79,7 +79,7 @@ def test_cosine_matching_equals_brute_force():
     assert reached == pytest.approx(best_by_brute_force(cosines), rel=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 @pytest.mark.parametrize("network", [SHALLOW, DEEP], ids=["shallow", "deep"])
 def test_a_network_is_matched_to_itself_by_the_identity(network, method):
     weights = network.initial_weights(random(0))
@@ -87,7 +87,7 @@ def test_a_network_is_matched_to_itself_by_the_identity(network, method):
     assert same(matcher(weights).transformation, Transformation(network))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 @pytest.mark.parametrize("network", [SHALLOW, DEEP], ids=["shallow", "deep"])
 def test_a_permuted_copy_is_moved_back_exactly(network, method):
     weights = network.initial_weights(random(0))
@@ -302,7 +302,7 @@ def test_a_misspelt_method_is_refused_in_a_sentence():
         make_matcher("cos", SHALLOW, weights, images_for(SHALLOW))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 def test_a_network_without_hidden_layers_has_nothing_to_match(method):
     network = MLP((12, 4))
     weights = network.initial_weights(random(0))
@@ -311,7 +311,7 @@ def test_a_network_without_hidden_layers_has_nothing_to_match(method):
     assert torch.equal(moved.weights, weights)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 @pytest.mark.parametrize("reference_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_of_either_precision_are_matched(method, reference_dtype, dtype):
@@ -323,7 +323,7 @@ def test_weights_of_either_precision_are_matched(method, reference_dtype, dtype)
     assert torch.equal(moved.weights, weights.to(dtype))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 def test_diverged_weights_are_refused_in_a_sentence(method):
     weights = SHALLOW.initial_weights(random(0))
     matcher = make_matcher(method, SHALLOW, weights, images_for(SHALLOW))
@@ -353,7 +353,7 @@ def test_planted_permutations_of_channels_are_found(name, method, seed):
     assert torch.equal(moved.weights, weights)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_convolutional_network_is_matched_to_itself_by_the_identity(name, method):
     network = CONVOLUTIONS[name]

@@ -5,7 +5,7 @@ import itertools
 from tests.networks.toy_networks import NETWORKS, WrongTable, inputs_for
 from tests.symmetry.planted import any_permutation
 from utils.networks.mlp import MLP
-from utils.rebasin.matching import METHODS, make_matcher
+from utils.rebasin.matching import MATCHINGS, make_matcher
 from utils.rebasin.rebase import iterated_mean, mean_weights, move, rebase, rebase_all
 from utils.rebasin.weight_matching import WeightMatcher
 from utils.settings.errors import UserError
@@ -21,7 +21,7 @@ def random(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 def test_a_stream_of_networks_is_rebased_one_at_a_time(method):
     weights = SHALLOW.initial_weights(random(0))
     asked = []
@@ -110,7 +110,7 @@ def test_iterated_mean_stops_after_the_last_round_or_at_rest():
     assert 1 < rested.rounds == len(rounds) - 1 < 20
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MATCHINGS)
 def test_a_single_weight_that_is_not_finite_is_refused_in_a_sentence(method):
     weights = SHALLOW.initial_weights(random(0))
     matcher = make_matcher(method, SHALLOW, weights, inputs_for(SHALLOW, 300))

@@ -80,6 +80,15 @@ def test_names_of_run_and_batch_are_in_the_path(config):
     assert directory == Path(config.out_dir) / "monday" / "HMC-KMNIST-paper-again"
 
 
+def test_resume_tells_the_counters_that_its_caller_names(config, capsys):
+    run = open_run(config, "toy", CPU)
+    run.save_checkpoint({"round": 2, "epoch": 5, "first_mode": 7})
+    die(run)
+    run = open_run(replace(config, resume=True), "toy", CPU)
+    run.load_checkpoint("round", "epoch", "groups")
+    assert capsys.readouterr().out == f"Resuming {run.directory} after round 2, epoch 5\n"
+
+
 def test_resume_goes_on_from_the_checkpoint_and_drops_later_records(config):
     run = open_run(config, "toy", CPU)
     run.log(epoch=1)

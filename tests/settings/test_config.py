@@ -112,8 +112,8 @@ def test_mistakes_on_the_command_line(arguments, sentence):
         ("a: \0\n", ["bad.yaml is not valid YAML: ", "special characters are not allowed"]),
         ("resume: true\n", ["resume has no meaning in", "give --resume on the command line"]),
         ("- 1\n", ["must hold 'key: value' lines"]),
-        ("sweep:\n  seed: [1]\n", ["bad.yaml has a 'sweep'", "`python sweep.py FILE`"]),
-        ("step_size: [0.1, 0.2]\n", ["number, got [0.1, 0.2]", "`python sweep.py FILE`"]),
+        ("sweep:\n  seed: [1]\n", ["bad.yaml has a 'sweep'", "list them in a sweep file"]),
+        ("step_size: [0.1, 0.2]\n", ["number, got [0.1, 0.2]", "list them in a sweep file"]),
     ],
 )
 def test_mistakes_in_a_yaml_file(tmp_path, text, sentences):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-COLUMNS = 1 << 16  # of the features that are in float64 at once
+FEATURES_AT_ONCE = 1 << 16  # in float64
 MIN_BLOCKS = 5  # on each side: they have 126 splits that differ, so that p can be about 0.01
 LEVEL = 0.95
 FEW = 3  # as many splits as draws, at most, are all taken
@@ -29,8 +29,8 @@ FEW = 3  # as many splits as draws, at most, are all taken
 def inner_products(first: Tensor, second: Tensor, centre: Tensor | None = None) -> Tensor:
     """Return ⟨x − centre, y − centre⟩ [m, n] in float64, some columns at a time."""
     total = torch.zeros(len(first), len(second), dtype=torch.float64, device=first.device)
-    for start in range(0, first.shape[1], COLUMNS):
-        place = slice(start, start + COLUMNS)
+    for start in range(0, first.shape[1], FEATURES_AT_ONCE):
+        place = slice(start, start + FEATURES_AT_ONCE)
         shift = 0 if centre is None else centre[place].double()
         total += (first[:, place].double() - shift) @ (second[:, place].double() - shift).T
     return total

@@ -28,7 +28,7 @@ from utils.settings.errors import UserError
 import torch
 
 RECORD = "record.json"  # the last record of a group
-POLL_EVERY = 1.0  # seconds between looks at whether to stop, or whether a run is free
+POLL_EVERY = 1.0  # seconds between looks at what others do, and whether to stop
 
 
 class ModeGroup(NamedTuple):

@@ -20,7 +20,7 @@ from utils.runs.script import Stoppable, Stopped
 from utils.settings.errors import UserError
 from utils.settings.wording import plural
 
-CHECKPOINT_SECONDS = 0.3  # from one to the next, at least: a small network's epoch is shorter
+LEAST_CHECKPOINT_SECONDS = 0.3  # from one to the next, at least: a small network's epoch is shorter
 
 
 def run_method(method: Method, config) -> None:
@@ -61,7 +61,7 @@ def train_modes(method: Method, problem: Problem, run: Run) -> Posterior:
     With several groups, each leaves its posterior in its directory as soon as it is ready.
     """
     groups = mode_groups(method, run.config, run.directory)
-    saved = run.load_checkpoint()
+    saved = run.load_checkpoint("groups", "epoch")
     if len(groups) == 1:
         return train_alone(method, problem, run, groups[0], saved)
     waiting = [group for group in groups if not group.ready]
@@ -111,7 +111,7 @@ def train_group(
                 run.log(**record)
             bar.set_postfix(shown(records), refresh=False)
             bar.update(state.epoch - before)
-            due = time.monotonic() - saved_at >= CHECKPOINT_SECONDS
+            due = time.monotonic() - saved_at >= LEAST_CHECKPOINT_SECONDS
             if due or run.stop_requested or state.epoch == config.num_epochs:
                 counters = {"epoch": state.epoch, "first_mode": modes[0]}
                 run.save_checkpoint(counters, **tensors_of(state))

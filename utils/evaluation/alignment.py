@@ -168,7 +168,7 @@ class RebasinRecord:
         self._used = {"indices": torch.from_numpy(indices), "reference": samples[0]}
         self._saved_at = time.monotonic()
         self.known: list[Transformation] = []
-        saved = run.load_checkpoint()
+        saved = run.load_checkpoint("rebased")
         if saved:
             _, arrays = saved
             self._check_same_samples(arrays)
@@ -226,19 +226,19 @@ def spaced_beside(references: list[int], samples: np.ndarray, count: int) -> lis
 
 # ---- further ways of rebasin
 
-FIRST, MEAN, NONE = "first", "mean", "none"
+FIRST, MEAN, NO_REFERENCE = "first", "mean", "none"
 
 
 class Way(NamedTuple):
-    matching: str  # one of matching.METHODS
-    reference: str  # FIRST, MEAN or NONE
+    matching: str  # one of matching.MATCHINGS
+    reference: str  # FIRST, MEAN or NO_REFERENCE
     title: str
 
 
 WAYS = {
     "contribution": Way("contribution", FIRST, "by contribution, to the first"),
     "contribution_to_mean": Way("contribution", MEAN, "by contribution, to their mean"),
-    "consensus": Way("contribution", NONE, "by contribution, no reference"),
+    "consensus": Way("contribution", NO_REFERENCE, "by contribution, no reference"),
 }
 
 
@@ -252,7 +252,7 @@ def align_in_way(
     def matcher_for(weights: Tensor):
         return make_matcher(way.matching, network, weights, setting.study_images)
 
-    if way.reference == NONE:
+    if way.reference == NO_REFERENCE:
         images = setting.study_images[: config.consensus_images]
         common = consensus(network, rebased, images, max_rounds)
         rounds, at_rest, moves = common.rounds, common.at_rest, iter(common.transformations)

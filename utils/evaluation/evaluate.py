@@ -6,7 +6,7 @@ Nothing here depends on what made them.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,13 +93,15 @@ def sets_option():
     return option([], f"{text}runs", metavar="NAME=PATH", changeable=True)
 
 
-def named_or_newest(config) -> dict[str, Path]:
-    """Return what `config.posteriors` names; without any, the batch's HMC and ensemble runs."""
+def named_or_newest(config, made_by: Mapping[str, str]) -> dict[str, Path]:
+    """Return what `config.posteriors` names; without any, the batch's HMC and ensemble runs.
+
+    `made_by` says which script makes runs of a kind.
+    """
     if config.posteriors:
         return named_paths(config, config.posteriors)
     flag = "--posteriors NAME=PATH"
-    scripts = {"HMC": "MNIST_HMC.py", "ensemble": "MNIST_Ensemble.py"}
-    return {kind: find_run(config, kind, script, flag) for kind, script in scripts.items()}
+    return {kind: find_run(config, kind, made_by[kind], flag) for kind in ("HMC", "ensemble")}
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -55,7 +55,8 @@ from torch import Tensor
 
 STRUCTURES = ("kron", "diagonal", "full", "last_layer_kron", "last_layer_full")
 MOST_DENSE = 20_000  # weights of a dense block: 3.2 GB in float64
-FACTORS = (1e-6, 1e9)  # of the prior's precision, between which the marginal likelihood chooses
+# Of the prior's precision, between which the marginal likelihood chooses.
+PRECISION_FACTORS = (1e-6, 1e9)
 FACTS = ("log_marginal_likelihood", "prior_scale", "num_negative", "smallest")
 
 
@@ -260,7 +261,7 @@ def tuned_factor(eigenvalues: Tensor, square: float) -> float:
     def cost(log_factor: float) -> float:
         return -log_occam(eigenvalues, square, math.exp(log_factor))
 
-    grid = np.linspace(*np.log(FACTORS), 200)
+    grid = np.linspace(*np.log(PRECISION_FACTORS), 200)
     best = int(np.argmin([cost(each) for each in grid]))
     bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     options = {"xatol": 1e-8}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # The smallest positive number of float32, so no difference of two unequal ones is smaller.
-SMALLEST = 2.0**-149
+SMALLEST_FLOAT32 = 2.0**-149
 FRN_EPS = 1e-6
 BATCH_NORM_EPS = 1e-5
 
@@ -134,7 +134,7 @@ class _Largest(torch.autograd.Function):
         shares, left = torch.empty_like(values), gradient
         for index in range(values.shape[1]):
             behind = values[:, index] - result  # 0 at the maximum, elsewhere negative
-            share = torch.ops.aten.threshold_backward(left, behind, -SMALLEST)
+            share = torch.ops.aten.threshold_backward(left, behind, -SMALLEST_FLOAT32)
             shares[:, index] = share
             left = left - share
         return shares

@@ -27,7 +27,7 @@ DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "F32": torch.float32,
     "F64": torch.float64, "I64": torch.int64,
 }  # fmt: skip
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class StoredTensor(NamedTuple):
@@ -51,7 +51,7 @@ class StoredTensor(NamedTuple):
 
 def arrange(entries: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the tensors in the order of the file, each with its place."""
-    ranks = {dtype: rank for rank, dtype in enumerate(NAMES)}
+    ranks = {dtype: rank for rank, dtype in enumerate(DTYPE_NAMES)}
     placed, begin = {}, 0
     for name in sorted(entries, key=lambda name: (-ranks[entries[name].dtype], name)):
         placed[name] = entries[name]._replace(begin=begin)
@@ -65,7 +65,7 @@ def header(entries: Mapping[str, StoredTensor], metadata: Mapping[str, str] | No
     for name, entry in entries.items():
         places = [entry.begin, entry.end]
         shape = list(entry.shape)
-        content[name] = {"dtype": NAMES[entry.dtype], "shape": shape, "data_offsets": places}
+        content[name] = {"dtype": DTYPE_NAMES[entry.dtype], "shape": shape, "data_offsets": places}
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -255,8 +255,8 @@ def _kind_of(state_dict: Mapping[str, Tensor], key: str) -> tuple[str, str]:
     if state_dict[key].dim() > 2:
         return (
             "a convolution",
-            ". Convolutional networks are read by `checkpoints.py import --network NAME`, or from "
-            "Python (docs/networks.md).",
+            ". Convolutional networks are imported with --network NAME, or read from Python: "
+            "docs/networks.md gives the commands.",
         )
     if key.removesuffix("weight") + "running_mean" in state_dict:
         return "batch norm", FOLDING

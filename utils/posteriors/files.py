@@ -9,7 +9,7 @@ from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.dropout import DropoutMasks
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
-from utils.posteriors.named_samples import KIND, open_named_samples
+from utils.posteriors.named_samples import NAMED_SAMPLES, open_named_samples
 from utils.posteriors.posterior import Mixture, Posterior, is_set, mode_directory
 from utils.posteriors.samples import open_samples, read_network
 from utils.runs.files import UNREADABLE, read_mapping, write_atomically
@@ -60,7 +60,7 @@ def _kind(path: Path) -> str:
     if ready_modes(path):
         return "Mixture"
     if path.suffix == ".safetensors" and path.is_file():
-        return KIND
+        return NAMED_SAMPLES
     gaussian = path.name if path.is_file() else "posterior.npz"
     is_gaussian = gaussian.endswith(".npz") and (path.is_file() or (path / gaussian).exists())
     return "Gaussian" if is_gaussian else "Samples"
@@ -170,7 +170,7 @@ OPENERS: dict[str, Callable[[Path], Posterior]] = {
     "LowRank": open_low_rank,
     "BlockGaussian": open_block_gaussian,
     "Mixture": open_mixture,
-    KIND: open_named_samples,
+    NAMED_SAMPLES: open_named_samples,
 }
 
 

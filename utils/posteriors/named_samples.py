@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 FILE = "networks.safetensors"
-KIND = "NamedSamples"  # in posterior.json
+NAMED_SAMPLES = "NamedSamples"  # in posterior.json
 LARGEST_HALF = torch.finfo(torch.float16).max
 
 
@@ -58,8 +58,8 @@ def open_named_samples(path: Path) -> NamedSamples:
     count = number_of_networks(file)
     if count is None:
         raise UserError(
-            f"{path} does not say that it has several networks: read it with "
-            "`python checkpoints.py import`."
+            f"{path} does not say that it has several networks: import it first, by the command "
+            "in docs/networks.md."
         )
     network = network_in(file) or read_network(path)
     try:
@@ -110,7 +110,7 @@ def save_named_samples(
         directory / FILE, lambda file: write_stack(file, layout, numbered(), count, dtype)
     )
     save_checksums(directory, checksums)
-    save_kind(directory, KIND, network)
+    save_kind(directory, NAMED_SAMPLES, network)
 
 
 def write_stack(

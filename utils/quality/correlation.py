@@ -8,17 +8,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from utils.quality.references import HMC, NETWORKS
+from utils.quality.references import HMC_SAMPLES, INDEPENDENT
 
 import numpy as np
 from scipy.stats import norm, rankdata
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 PERMUTATIONS = 10  # for each resampling: p has to be small where many correlations are tested
 
 
 class Correlation(NamedTuple):
-    """Spearman's ρ with its interval at LEVEL and p value."""
+    """Spearman's ρ with its interval at CONFIDENCE and p value."""
 
     rho: float
     low: float
@@ -88,7 +88,7 @@ def permuted_clusters(
 
 
 class Tau(NamedTuple):
-    """Kendall's τ with its interval at LEVEL."""
+    """Kendall's τ with its interval at CONFIDENCE."""
 
     tau: float
     low: float
@@ -120,14 +120,14 @@ def cluster_interval(
     statistic: Callable[[np.ndarray], float], clusters: Sequence, random: np.random.Generator,
     draws: int,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the bootstrap interval at LEVEL of a statistic of rows; clusters are resampled."""
+    """Return a statistic's bootstrap interval at CONFIDENCE, from resampled clusters of rows."""
     numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
     members = [np.flatnonzero(numbers == each) for each in range(numbers.max() + 1)]
     resampled = []
     for _ in range(draws):
         chosen = random.integers(len(members), size=len(members))
         resampled.append(statistic(np.concatenate([members[each] for each in chosen])))
-    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.nanquantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
@@ -145,7 +145,7 @@ def pair_correlation(
     ranks = [_symmetric(rankdata(each[pairs]), pairs, len(first)) for each in (first, second)]
     rho = _of_pairs(*ranks)
     error = _jackknife_error(*ranks)
-    margin = norm.ppf((1 + LEVEL) / 2) * error
+    margin = norm.ppf((1 + CONFIDENCE) / 2) * error
     z = math.atanh(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
     beyond = 0
     for _ in range(draws):
@@ -205,7 +205,7 @@ def distances_and_scores(
     of the same modes are one cluster. The networks themselves are left out, since they are their
     own reference, and HMC with them.
     """
-    rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
+    rows = [row for row in rows if row["name"] not in (INDEPENDENT, HMC_SAMPLES)]
     points = [{"name": row["name"]} | point for row in rows for point in row.get("points", [])]
     sources, numbers = [row["source"] for row in rows], range(len(points))
     return {
@@ -221,15 +221,15 @@ def correlate(
     scores: Sequence[str], draws: int, seed: int,
 ) -> Iterator[tuple[str, dict]]:  # fmt: skip
     """Yield the correlation of each distance with each score, of items that have distances."""
-    kept = [k for k, item in enumerate(items) if item["distances"].get(NETWORKS)]
+    kept = [k for k, item in enumerate(items) if item["distances"].get(INDEPENDENT)]
     items, clusters = [items[k] for k in kept], [clusters[k] for k in kept]
     if len(set(clusters)) < LEAST_CLUSTERS:
         return
     groups = [item[group] for item in items]
     for measure in measures:
-        if measure not in items[0]["distances"][NETWORKS]:
+        if measure not in items[0]["distances"][INDEPENDENT]:
             continue
-        distances = [item["distances"][NETWORKS][measure]["value"] for item in items]
+        distances = [item["distances"][INDEPENDENT][measure]["value"] for item in items]
         for score in scores:
             values = [item["scores"][score] for item in items]
             correlation = grouped_correlation(
@@ -246,10 +246,13 @@ def order_by_reference(rows: Sequence[dict], draws: int, seed: int) -> Tau | Non
     resampled for the interval, each with all rows of its modes. None: there is no HMC, or there are
     too few methods.
     """
-    rows = [row for row in rows if row["name"] not in (NETWORKS, HMC)]
+    rows = [row for row in rows if row["name"] not in (INDEPENDENT, HMC_SAMPLES)]
     sources = [row["source"] for row in rows]
-    if len(set(sources)) < LEAST_CLUSTERS or HMC not in rows[0]["beside"]:
+    if len(set(sources)) < LEAST_CLUSTERS or HMC_SAMPLES not in rows[0]["beside"]:
         return None
-    orders = [[row["beside"][each]["total_variation"] for row in rows] for each in (NETWORKS, HMC)]
+    orders = [
+        [row["beside"][each]["total_variation"] for row in rows]
+        for each in (INDEPENDENT, HMC_SAMPLES)
+    ]
     groups = [row["modes"] for row in rows]
     return grouped_kendall(*orders, groups, sources, np.random.default_rng(seed), draws)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-30  # a float32 whose logarithm is finite
+SMALLEST_PREDICTION = 1e-30  # a float32 whose logarithm is finite
 BLOCK = 16  # networks whose sums with another one are in the cache at once
 
 
@@ -61,7 +61,7 @@ def pairwise_mutual_information(
     float32, so values are exact to about 1e-6.
     """
     images = predictions.shape[1]
-    rows = predictions.float().flatten(1).clamp(min=SMALLEST)
+    rows = predictions.float().flatten(1).clamp(min=SMALLEST_PREDICTION)
     own = torch.stack([entropy(each).mean() for each in predictions])
     sums = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     totals, logs = torch.empty(2, BLOCK, rows.shape[1]).unbind()

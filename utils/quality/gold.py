@@ -42,7 +42,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-300  # probability
+SMALLEST_PROBABILITY = 1e-300  # probability
 SUM_TOLERANCE = 0.01  # of the sum of a row; float16 is well within
 
 
@@ -77,7 +77,7 @@ def normalised(probabilities: Tensor) -> Tensor:
 
 def save_gold(path: Path, predictions: PartPredictions, labels: Tensor, about: dict) -> None:
     """Write a gold file; `about` is extended by the checksum of the labels."""
-    logarithms = as_numpy(normalised(predictions.parts).clamp(min=SMALLEST).log())
+    logarithms = as_numpy(normalised(predictions.parts).clamp(min=SMALLEST_PROBABILITY).log())
     about = about | {"labels_sha256": checksum_of_labels(labels)}
     arrays = {
         "log_probabilities": logarithms.astype(np.float16),

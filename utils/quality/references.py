@@ -4,7 +4,7 @@ Each is split in two halves. Widths and predictions of the reference come from t
 second half is compared with it as if it were a posterior, which shows what "no difference" is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
 from utils.quality.forecasts import ImageSets, evenly_spaced
 from utils.quality.modes import SampleSet, alike, pieces_of, sample_modes
-from utils.runs.lookup import NEWEST, NONE, check_kind, locate
+from utils.runs.lookup import LEFT_OUT, NEWEST, check_kind, locate
 from utils.settings.config import Config, option
 from utils.settings.errors import UserError
 from utils.settings.wording import plural
@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NETWORKS, HMC = "networks", "hmc"
-REFERENCES = {NETWORKS: ["sgd", "ensemble"], HMC: ["HMC"]}  # the kinds of runs that can be one
+INDEPENDENT, HMC_SAMPLES = "networks", "hmc"
+# The kinds of runs that can be one.
+REFERENCE_KINDS = {INDEPENDENT: ["sgd", "ensemble"], HMC_SAMPLES: ["HMC"]}
 CHAIN_PIECES = 10  # of each half of a chain's samples
 CHANGES = {  # planted in a reference, to see whether distances notice
     "means + 0.01 sd": (0.01, 1.0), "means + 0.1 sd": (0.1, 1.0),
@@ -42,11 +43,11 @@ class ReferenceConfig(Config):
     """The further settings of scripts that compare with references."""
 
     networks: str = option(
-        NEWEST, "independent networks; newest: the batch's run of train.py --method sgd",
+        NEWEST, "independent networks; newest: the batch's run of the method sgd",
         metavar="DIR", changeable=True,
     )  # fmt: skip
     hmc: str = option(
-        NONE, "samples of HMC of the same network; newest: the batch's, none: without",
+        LEFT_OUT, "samples of HMC of the same network; newest: the batch's, none: without",
         metavar="DIR", changeable=True,
     )  # fmt: skip
     ood: str | None = option(
@@ -55,15 +56,17 @@ class ReferenceConfig(Config):
     )  # fmt: skip
 
 
-def reference_paths(config: ReferenceConfig) -> dict[str, Path]:
-    """Return the paths of both references."""
-    if config.networks == NONE:
+def reference_paths(config: ReferenceConfig, made_by: Mapping[str, str]) -> dict[str, Path]:
+    """Return the paths of both references; `made_by` says which script makes runs of a kind."""
+    if config.networks == LEFT_OUT:
         raise UserError("Independent networks are needed: give --networks PATH, or newest.")
-    sgd = locate(config, config.networks, "sgd", "train.py --method sgd", flag="--networks")
-    paths = {NETWORKS: sgd, HMC: locate(config, config.hmc, "HMC", "MNIST_HMC.py")}
+    sgd = locate(config, config.networks, "sgd", made_by["sgd"], flag="--networks")
+    paths = {INDEPENDENT: sgd, HMC_SAMPLES: locate(config, config.hmc, "HMC", made_by["HMC"])}
     paths = {name: path for name, path in paths.items() if path}
     for name, path in paths.items():
-        check_kind(path, REFERENCES[name], f"give another --{name}, or compare it as a posterior")
+        check_kind(
+            path, REFERENCE_KINDS[name], f"give another --{name}, or compare it as a posterior"
+        )
     return paths
 
 
@@ -86,7 +89,7 @@ def split_networks(modes: Sequence[Posterior], most: int, seed: int) -> Halves:
     if len(modes) < LEAST_NETWORKS:
         raise UserError(
             f"The reference has {plural(len(modes), 'independent network')}: give at least "
-            f"{LEAST_NETWORKS}, such as those of train.py --method sgd --num_modes 200."
+            f"{LEAST_NETWORKS}, such as the method sgd makes with --num_modes 200."
         )
     half = min(most, (len(modes) - 1) // 2)
     parts, rest = (modes[:half], modes[half : 2 * half]), modes[2 * half :]

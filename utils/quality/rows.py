@@ -13,7 +13,7 @@ from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.samples import Points
 from utils.quality.modes import SampleSet, modes_of, sample_modes
-from utils.quality.references import HMC, Halves
+from utils.quality.references import HMC_SAMPLES, Halves
 from utils.runs.lookup import PastRun
 from utils.settings.errors import UserError
 
@@ -105,11 +105,11 @@ def rows_of(
     """
     rows = []
     for name, each in trained.items():
-        if name == HMC:
-            second = halves[HMC].second
+        if name == HMC_SAMPLES:
+            second = halves[HMC_SAMPLES].second
             chains = len(each.modes) // 2 or 0.5  # of which the second half is
             seconds = each.core_seconds and each.core_seconds * chains / len(second.modes)
-            rows.append(Row(HMC, SEVERAL, [second], seconds, HMC))
+            rows.append(Row(HMC_SAMPLES, SEVERAL, [second], seconds, HMC_SAMPLES))
             continue
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)

@@ -23,7 +23,7 @@ from utils.symmetry.transformation import Transformation, has_signs, numbered
 import torch
 from torch import Tensor
 
-LEAST_GAIN = 1e-7  # relative: sums in fp32 are no better
+LEAST_RELATIVE_GAIN = 1e-7  # relative: sums in fp32 are no better
 Features = dict[str, Tensor]  # [units, numbers] by group
 
 
@@ -98,7 +98,9 @@ def consensus(
             after = features.moved(best)
             if not number:
                 moves.append(best)
-            elif total.dot(after) - total.dot(before) > LEAST_GAIN * abs(total.dot(before)):
+            elif total.dot(after) - total.dot(before) > LEAST_RELATIVE_GAIN * abs(
+                total.dot(before)
+            ):
                 moves[position] = best
                 num_moved += 1
             else:

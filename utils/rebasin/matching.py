@@ -21,14 +21,14 @@ from utils.settings.errors import UserError
 
 from torch import Tensor
 
-METHODS = ("activation", "contribution", "weight", "cosine")
+MATCHINGS = ("activation", "contribution", "weight", "cosine")
 RESPONSES = {"activation": ActivationMatcher, "contribution": ContributionMatcher}
 
 
 def make_matcher(method: str, network: Network, reference: Tensor, images: Tensor) -> Matcher:
-    """Return the matcher of one of METHODS; the first two of them look at the images."""
-    if method not in METHODS:
-        raise UserError(f"There is no matching by {method!r}; choose from {', '.join(METHODS)}.")
+    """Return the matcher of one of MATCHINGS; the first two of them look at the images."""
+    if method not in MATCHINGS:
+        raise UserError(f"There is no matching by {method!r}; choose from {', '.join(MATCHINGS)}.")
     if method in RESPONSES:
         return RESPONSES[method](network, reference, images)
     return {"weight": WeightMatcher, "cosine": CosineMatcher}[method](network, reference)

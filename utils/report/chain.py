@@ -30,7 +30,7 @@ from utils.settings.wording import plural
 import numpy as np
 from torch import Tensor
 
-NAMES = {
+QUANTITY_TITLES = {
     "test_log_likelihood": "log likelihood of the test images",
     "train_nll": "NLL of the training images",
     "mean_squared_weight": "mean square of the weights",
@@ -51,7 +51,7 @@ def chain_tables(run: RunResult) -> list[Table | str]:
              "median_ess_bulk_per_hour")  # fmt: skip
     rows = [
         [
-            NAMES.get(name, name.replace("_", " ")),
+            QUANTITY_TITLES.get(name, name.replace("_", " ")),
             number(group["largest_rhat"], 3) if group["largest_rhat"] else "infinite",
             *(number(group.get(part), 0) for part in parts),
         ]
@@ -270,7 +270,10 @@ def _check_table(checks: dict) -> str:
         f"{plural(checks['chains'], 'chain')} of {plural(checks['samples_per_chain'], 'sample')}"
     )
     head = ["quantity", "largest R-hat", "smallest bulk ESS", "tail ESS", "ESS of squares"]
-    rows = [[NAMES.get(name, name), *_cells(group)] for name, group in checks["groups"].items()]
+    rows = [
+        [QUANTITY_TITLES.get(name, name), *_cells(group)]
+        for name, group in checks["groups"].items()
+    ]
     lines = [
         "## Checks", "",
         f"{stored}; {checks['left_out']} more left out, as annealed importance sampling says that "
@@ -305,8 +308,8 @@ def _verdict(missing: list[str]) -> str:
     return f"**Preliminary.** The chains do not meet {criteria}: {'; '.join(missing)}."
 
 
-def gold_card(about: dict, floor: str, path: Path) -> str:
-    """Return the card of a gold file."""
+def gold_card(about: dict, floor: str, path: Path, command: str) -> str:
+    """Return the card of a gold file; `command` compares a file of predictions with it."""
     rows = [[name, f"{value:.4f}"] for name, value in about["scores"].items()]
     scores = Table(["score", "value"], rows).markdown()
     sections = [
@@ -314,7 +317,7 @@ def gold_card(about: dict, floor: str, path: Path) -> str:
         f"Predictions of HMC on the {about['num_test']:,} test images of {about['dataset']}, for "
         "comparison with those of other methods on the same posterior.",
         "## Use\n\n"
-        f"    python score.py mine.npz --gold {about['name']}\n\n"
+        f"    {command}\n\n"
         "`mine.npz` has an array of probabilities, a row for each test image in the order of the "
         "files of the data set, and if you like the `labels`, whose order is then checked. "
         f"Without this repository: `np.load('{path.name}')` has `labels` and `log_probabilities` "

@@ -116,7 +116,7 @@ class Results:
         more = f" and {len(reasons) - len(some)} more" if len(reasons) > len(some) else ""
         return (
             f"{self.runs[kind].directory.name} was made from other runs than those beside it: "
-            f"{', '.join(some)}{more}. Redo it with reproduce.py --overwrite."
+            f"{', '.join(some)}{more}. Redo it with --overwrite."
         )
 
 

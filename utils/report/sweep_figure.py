@@ -16,7 +16,7 @@ WIDE_SETTING, WIDE_METRIC = 20, 4  # ratio of largest to smallest from which an 
 MOST_CELLS = 12  # in a row or column of a heat map
 FEW_VALUES = 7  # of a setting, joined by a line through the best run at each
 PANELS_PER_ROW = 4
-MARKS = ("best at each value", "best run", "no value")
+POINT_LABELS = ("best at each value", "best run", "no value")
 
 
 class Objective(NamedTuple):
@@ -124,7 +124,7 @@ def _panels(settings: dict[str, list], metric: Objective) -> Figure:
     for axis in axes[len(settings) :]:
         axis.remove()
     lines = {line.get_label(): line for axis in axes for line in axis.lines}
-    marks = [lines[label] for label in MARKS if label in lines]
+    marks = [lines[label] for label in POINT_LABELS if label in lines]
     figure.legend(handles=marks, loc="outside lower center", ncols=3)
     return figure
 
@@ -149,12 +149,12 @@ def _draw_runs(axis: Axes, places: np.ndarray, metric: Objective) -> None:
     if len(values) <= max(FEW_VALUES, len(known) // 2):
         best = [metric.best(known[places[known] == value]) for value in values]
         axis.plot(values, metric.values[best], "-", color=BLUE, linewidth=1.2, zorder=1,
-                  label=MARKS[0])  # fmt: skip
+                  label=POINT_LABELS[0])  # fmt: skip
     missing = np.delete(places, known)
     if missing.size:
-        axis.plot(missing, np.full(missing.size, 0.02), "x", color=GREY, label=MARKS[2],
+        axis.plot(missing, np.full(missing.size, 0.02), "x", color=GREY, label=POINT_LABELS[2],
                   transform=axis.get_xaxis_transform())  # fmt: skip
     if known.size:
         best = metric.best(known)
         axis.plot(places[best], metric.values[best], "*", color=ORANGE, markersize=12, zorder=5,
-                  label=MARKS[1])  # fmt: skip
+                  label=POINT_LABELS[1])  # fmt: skip

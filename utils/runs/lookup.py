@@ -13,7 +13,7 @@ from utils.settings.errors import UserError
 
 import yaml
 
-NEWEST, NONE = "newest", "none"  # what options that take a run accept besides a path
+NEWEST, LEFT_OUT = "newest", "none"  # what options that take a run accept besides a path
 
 
 def check_kind(path: Path, kinds: Sequence[str], remedy: str) -> None:
@@ -103,9 +103,9 @@ def locate(
     """Return the path that the option of a script asks for: a run of this kind, or None.
 
     The option is `flag`, or is named after the kind. NEWEST asks for the batch's finished run of
-    the kind, which must match `like`; NONE for none.
+    the kind, which must match `like`; LEFT_OUT for none.
     """
-    if given == NONE:
+    if given == LEFT_OUT:
         return None
     if given == NEWEST:
         return find_run(config, kind, script, flag or f"--{kind.lower()}", like, optional)

@@ -41,10 +41,8 @@ import torch
 import yaml
 
 PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "wandb")
-# Counters that say how far a run has come.
-PROGRESS = ("run", "groups", "epoch", "iteration", "rebased")
 # Files of weights that --wandb_samples uploads, where a run leaves them.
-WEIGHTS = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
+WEIGHT_FILES = ("samples.npy", "posterior.npz", "compact.npz", "network.json")
 SETTING_THE_BITS = ("device", "processor", "threads", "processes", "versions", "compiler")
 
 
@@ -235,8 +233,8 @@ class Run(Stoppable):
 
         A run that was asked to stop ends here.
         """
-        progress = {"counters": counters, "metrics_bytes": self._metrics.sync()}
-        files.save_checkpoint(self.path("checkpoint.npz"), progress, arrays)
+        state = {"counters": counters, "metrics_bytes": self._metrics.sync()}
+        files.save_checkpoint(self.path("checkpoint.npz"), state, arrays)
         if self._extended:  # a finished run becomes a begun one
             self.path("DONE").unlink(missing_ok=True)
             save_yaml(self.path("config.yaml"), dataclasses.asdict(self.config))
@@ -250,9 +248,10 @@ class Run(Stoppable):
             self._wandb.close()
             raise Stopped
 
-    def load_checkpoint(self, **shapes: tuple) -> tuple[dict, dict] | None:
+    def load_checkpoint(self, *progress: str, **shapes: tuple) -> tuple[dict, dict] | None:
         """Return (counters, arrays) of the last checkpoint, or None; `shapes` must be in it.
 
+        Counters of the names in `progress` tell the user how far the run has come.
         Records written after the checkpoint are dropped, since they will be written again; those
         of a finished run are kept.
         """
@@ -260,10 +259,10 @@ class Run(Stoppable):
         if loaded is None:
             self._go_on(None if self.finished_config else 0)
             return None
-        progress, arrays = loaded
-        counters = progress["counters"]
-        self._go_on(progress["metrics_bytes"])
-        done = ", ".join(f"{name} {counters[name]}" for name in PROGRESS if name in counters)
+        state, arrays = loaded
+        counters = state["counters"]
+        self._go_on(state["metrics_bytes"])
+        done = ", ".join(f"{name} {counters[name]}" for name in progress if name in counters)
         print(f"Resuming {self.directory} after {done}")
         return counters, arrays
 
@@ -294,7 +293,7 @@ class Run(Stoppable):
         self.finished = True
 
     def _upload_weights(self) -> None:
-        paths = [path for name in WEIGHTS if (path := self.path(name)).exists()]
+        paths = [path for name in WEIGHT_FILES if (path := self.path(name)).exists()]
         if paths:
             self._wandb.log_weights(paths)
         else:

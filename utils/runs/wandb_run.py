@@ -20,7 +20,7 @@ from utils.settings.config import wandb_agent_run
 from utils.settings.errors import UserError
 
 PROJECT = "bnn-compact-representation"
-MODES = ("online", "offline", "disabled")
+WANDB_MODES = ("online", "offline", "disabled")
 ANSWER_TIMEOUT = 30  # seconds to wait for wandb's server
 
 
@@ -34,8 +34,8 @@ def choose_mode(config) -> str:
     mode = config.wandb
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "disabled")
-        if mode not in MODES:
-            raise UserError(f"WANDB_MODE is {mode!r}; it must be one of {', '.join(MODES)}.")
+        if mode not in WANDB_MODES:
+            raise UserError(f"WANDB_MODE is {mode!r}; it must be one of {', '.join(WANDB_MODES)}.")
     if mode == "disabled" and config.wandb_samples:
         raise UserError("--wandb_samples needs wandb: `wandb login`, or give --wandb offline.")
     return mode

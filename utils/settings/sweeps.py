@@ -18,7 +18,7 @@ from utils.settings.wording import plural
 import numpy as np
 
 REQUIRED = ("program", "method", "metric", "parameters")
-KEYS = (*REQUIRED, "name", "description", "project", "entity", "run_cap", "command")
+KNOWN_KEYS = (*REQUIRED, "name", "description", "project", "entity", "run_cap", "command")
 PARAMETER = (
     "must be {value: …}, {values: [several]} or {min: …, max: …} with min below max; distribution "
     "can be int_uniform (from whole numbers), uniform or log_uniform_values (min above 0)"
@@ -105,13 +105,13 @@ def _require(condition, sentence: str) -> None:
 
 
 def _check_keys(content: dict, path: Path) -> None:
-    known = content.keys() & KEYS
+    known = content.keys() & KNOWN_KEYS
     _require(known, f"{path} is not a sweep file: see configs/sweeps for examples.")
     for key in content:
         _require(
-            key in KEYS,
-            f"Unknown key {key} in {path}; there are {', '.join(KEYS)}. What else wandb knows "
-            f"needs its server: run `wandb sweep {path}`.",
+            key in KNOWN_KEYS,
+            f"Unknown key {key} in {path}; there are {', '.join(KNOWN_KEYS)}. What else wandb "
+            f"knows needs its server: run `wandb sweep {path}`.",
         )
     for key in REQUIRED:
         _require(content.get(key), f"{path} lacks {key!r}: see configs/sweeps for examples.")

@@ -15,8 +15,8 @@ from utils.settings.errors import UserError, reason
 import yaml
 
 SWEEP_ADVICE = (
-    "to try several values, list them in a sweep file such as configs/sweeps/vi_learning_rate.yaml "
-    "and run it with `python sweep.py FILE`"
+    "to try several values, list them in a sweep file and run it, as in the first lines of "
+    "configs/sweeps/vi_learning_rate.yaml"
 )
 
 

@@ -34,7 +34,7 @@ REFUSED, FINISHED, OPEN = range(3)  # what the first rank says of the run
 
 @dataclass(frozen=True, kw_only=True)
 class HMCConfig(PriorConfig):
-    config_name: str = option("laptop", "named settings: configs/MNIST_HMC/NAME.yaml")
+    config_name: str = option("laptop", "named settings: configs/<script>/NAME.yaml")
     num_samples: int = option(250, "samples stored of each chain", minimum=1, may_grow=True)
     num_burnin: int = option(30, "transitions of each chain before the first sample", minimum=0)
     store_every: int = option(1, "transitions from one stored sample to the next", minimum=1)

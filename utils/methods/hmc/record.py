@@ -137,7 +137,7 @@ class ChainRecord:
             )
         begun = self._begun = self._count_begun()
         saved = run.load_checkpoint(
-            weights=(begun, network.num_weights), probability_sums=(begun, *shape),
+            "iteration", weights=(begun, network.num_weights), probability_sums=(begun, *shape),
             adaptations=(begun, len(StepSizeAdaptation._fields)),
         )  # fmt: skip
         self.chains, self.counters = None, dict(COUNTERS)

@@ -20,7 +20,7 @@ from utils.runs.compute import c_compiler, c_compiler_version, processor
 import torch
 from torch import Tensor
 
-LANES, ALIGNMENT = 16, 64  # images side by side (lanes.h), and bytes of a cache line
+LANES, CACHE_LINE = 16, 64  # images side by side (lanes.h), and bytes of a cache line
 BUILD = Path(__file__).parents[3] / "build"
 # The processor's own instructions, under the names that compilers have for them.
 FOR_THIS_MACHINE = (["-march=native"], ["-mcpu=native"], [])
@@ -96,13 +96,13 @@ class Buffer:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def hold(self, size: int) -> None:
-        if len(self._bytes) < size + ALIGNMENT:
-            self._bytes = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+        if len(self._bytes) < size + CACHE_LINE:
+            self._bytes = torch.empty(size + CACHE_LINE, dtype=torch.uint8)
 
     @property
     def address(self) -> ctypes.c_void_p:
         start = self._bytes.data_ptr()
-        return ctypes.c_void_p(start + -start % ALIGNMENT)
+        return ctypes.c_void_p(start + -start % CACHE_LINE)
 
 
 def address(tensor: Tensor | None) -> ctypes.c_void_p | None:
