@@ -79,8 +79,7 @@ def test_scripts_do_not_import_each_other():
         assert not scripts & {name.split(".")[0] for name in names}, path
 
 
-# Every paper has them; METHODS is all methods, and in papers/compact those of the paper.
-SHARED = {"PAPER", "CLAIMS", "SECTIONS", "TERMS", "INTRODUCTION", "METHODS"}
+SHARED = {"PAPER", "CLAIMS", "SECTIONS", "TERMS", "INTRODUCTION"}  # every paper has them
 
 
 def defined(path: Path) -> set[str]:

@@ -6,7 +6,7 @@ a Finding; "in short" is for the top of the report, one sentence for each mark.
 
 from functools import partial
 
-from papers.compact.tables import METHODS, published_table1
+from papers.compact.tables import PAPER_METHODS, published_table1
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import columns_of
 from utils.rebasin.paths import barrier
@@ -354,7 +354,7 @@ def transpositions_inform(results: Results) -> Finding:
 def weights_compare(results: Results) -> Finding:
     diagnostics = results.json("eval", "diagnostics.json")
     before, after = (diagnostics["correlations"][frame] for frame in ("before", "after"))
-    pairs = {f"hmc and {other}": other for other in METHODS}
+    pairs = {f"hmc and {other}": other for other in PAPER_METHODS}
     others = {pair: other for pair, other in pairs.items() if pair in after}
     if not others:
         raise Missing("The evaluation has no method other than HMC")
@@ -368,7 +368,7 @@ def weights_compare(results: Results) -> Finding:
     if mark == HOLDS and lowest < 0.1:
         mark = PARTLY
     comparisons = "; ".join(
-        f"HMC and {METHODS[other]}: "
+        f"HMC and {PAPER_METHODS[other]}: "
         f"μ {_signed(before[pair]['mean'])} → {_signed(after[pair]['mean'])}, "
         f"σ {_signed(before[pair]['std'])} → {_signed(after[pair]['std'])} "
         f"(prior networks: μ {_signed(nulls[pair])})"

@@ -9,7 +9,7 @@ from utils.report.tables import Table, number, with_error
 
 import yaml
 
-METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
+PAPER_METHODS = {"hmc": "HMC", "ensemble": "ensemble", "vi": "VI"}
 PAPERS_METRICS = ("agreement", "total_variation", "sample_accuracy", "mean_accuracy")
 
 

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from papers.compact.tables import METHODS, ORDERS, pruned_network, samples_of
-from utils.methods.registry import METHODS as REGISTERED
+from papers.compact.tables import ORDERS, PAPER_METHODS, pruned_network, samples_of
+from utils.methods.registry import METHODS
 from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, SKY, Look, panels, styled
 from utils.report.paper import RunFigure, figure
 
@@ -27,7 +27,7 @@ OUTSIDE = 0.001  # share of weights beyond each end of an axis
 
 
 @styled
-def weight_pairs(source: Path, names: dict[str, str] = METHODS, *, part: str) -> Figure:
+def weight_pairs(source: Path, names: dict[str, str] = PAPER_METHODS, *, part: str) -> Figure:
     """Draw the paper's Figure 4: μ or σ of every two methods, weight by weight.
 
     There must be at least two methods; of more than three only pairs with the first are drawn.
@@ -148,7 +148,7 @@ def _transpositions(
 
 # ---- Figure 5: sigma_histograms.npz and pruning.json
 
-METHOD_LOOKS = {name: method.look for name, method in REGISTERED.items()}
+METHOD_LOOKS = {name: method.look for name, method in METHODS.items()}
 MORE_LOOKS = (Look(GREY, "--", "x"), Look(GOLD, ":", "v"), Look(SKY, "-.", "P"))
 ORDER_STYLES = {
     "std": {"color": BLUE, "linestyle": "-", "marker": "o"},
@@ -164,7 +164,7 @@ PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
     "eval_pruning", "sigma_histograms.npz", "Figure 5, left: σ before and after rebasin",
     caption="Histograms of σ over the weights. The prior's σ is 1.",
 )  # fmt: skip
-def sigma_histograms(source: Path, names: dict[str, str] = METHODS) -> Figure:
+def sigma_histograms(source: Path, names: dict[str, str] = PAPER_METHODS) -> Figure:
     """Draw the paper's Figure 5, left: σ of every method before and after rebasin.
 
     Several of the file's fine bins are joined into one of the figure's.

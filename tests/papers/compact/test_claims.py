@@ -5,7 +5,7 @@ from pathlib import Path
 
 from papers.compact import claims
 from papers.compact.paper import PAPER
-from papers.compact.tables import METHODS
+from papers.compact.tables import PAPER_METHODS
 from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, UNKNOWN, Claim, judge
 from utils.report.results import Missing, Results, open_results
 from utils.symmetry.permutation import expected_transpositions, transpositions_deviation
@@ -122,7 +122,7 @@ def test_posterior_is_nearly_unimodal(tmp_path, distance, cycles, mark):
     write_table(tmp_path, 0.01, TABLE | cells)
     ways = {"hmc_rebased": (0.9, 0.01), "hmc_consensus": (cycles, 0.01)}
     found = {key: {"cycle_error": way[0], "cycle_error_se": way[1]} for key, way in ways.items()}
-    write(tmp_path, "eval", "diagnostics.json", {"names": METHODS, "ways": found})
+    write(tmp_path, "eval", "diagnostics.json", {"names": PAPER_METHODS, "ways": found})
     assert claims.posterior_is_nearly_unimodal.judge(results_of(tmp_path)).mark == mark
 
 

@@ -1,7 +1,7 @@
 """The paper's tables show what the result files say."""
 
 from papers.compact.tables import (
-    METHODS,
+    PAPER_METHODS,
     check_tables,
     metrics_of_tables,
     published_table1,
@@ -18,7 +18,7 @@ import pytest
 
 DIAGNOSTICS = {
     "label": "HMC",
-    "names": METHODS,
+    "names": PAPER_METHODS,
     "dead_pixels": None,
     "dead_pixels_rebased": None,
     "dead_pixels_vi": None,
@@ -97,11 +97,11 @@ def test_scores_have_errors_and_the_papers_value():
     }
     published = {"vi": {"agreement": 0.9885}}
     metrics = [METRICS[name] for name in ("agreement", "nll", "sample_accuracy")]
-    assert score_table(table, errors, published, metrics, METHODS).rows == [
+    assert score_table(table, errors, published, metrics, PAPER_METHODS).rows == [
         ["VI q", "0.9800 ± 0.0100\npaper 0.9885", "– ± –", "0.00 ± 1.00"],
         ["HMC q_r, low rank", "–", "0.5000 ± 0.2500", "–"],
     ]
-    vi, low_rank = score_records(table, errors, published, metrics[:1], METHODS)
+    vi, low_rank = score_records(table, errors, published, metrics[:1], PAPER_METHODS)
     scores = {"agreement": 0.98, "agreement ±": 0.01, "agreement paper": 0.9885}
     assert vi == {"posterior": "VI q"} | scores
     assert low_rank == {"posterior": "HMC q_r, low rank"} | dict.fromkeys(scores)
@@ -124,7 +124,7 @@ def test_references_and_networks_from_the_prior():
 
 def test_samples_that_are_not_hmcs_are_not_called_so():
     check = CHECK | {"passed": False}
-    names = METHODS | {"hmc": "samples"}
+    names = PAPER_METHODS | {"hmc": "samples"}
     found = {"label": "samples", "names": names, "dead_pixels": check}
     tables = check_tables(DIAGNOSTICS | found)
     rows = [row for table in tables if isinstance(table, Table) for row in table.rows]
@@ -159,7 +159,7 @@ def test_a_new_metric_stands_beside_likelihood_and_calibration(monkeypatch):
     score = Metric("sharpness", "sharpness", lambda p: 0.5, higher_is_better=True, percent=True)
     monkeypatch.setitem(METRICS, "sharpness", score)
     scores = {"hmc_sample": {"sharpness": 0.5}}
-    table = score_table(scores, scores, {}, metrics_of_tables()[1], METHODS)
+    table = score_table(scores, scores, {}, metrics_of_tables()[1], PAPER_METHODS)
     assert table.head[-1] == "sharpness (%) ↑"
     assert table.rows[0][-1] == "50.00 ± 50.00"
 
@@ -172,7 +172,7 @@ def test_pruned_shares():
         }  # fmt: skip
 
     pruning = {
-        "names": METHODS,
+        "names": PAPER_METHODS,
         "curves": {
             part: {
                 "a": curve("hmc mean", "hmc", "std", share),
