@@ -90,7 +90,7 @@ def test_chains_on_ranks_are_the_chains_of_one_process(script, tmp_path, data_di
 
 
 def test_ranks_go_on_where_one_process_was_stopped(script, stopped_script, tmp_path, data_dir):
-    """In the fifth step of the third chain's sixth transition; all chains make theirs anew."""
+    """In the fifth step of the third chain's sixth transition; all chains make theirs again."""
     arguments = (*FIXED, "--num_chains", 4, "--num_samples", 3, "--run_name")
     alone = script("MNIST_HMC", *arguments, "alone")
     assert alone.returncode == 0, alone.stderr

@@ -173,5 +173,5 @@ def test_a_damaged_shard_is_named(toy_run, checkpoints, tmp_path):
     remedy = r"Cannot read the samples .* Remove .*mode-001 and DONE beside it"
     refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), remedy)
     (run / "config.yaml").unlink()  # as of networks that were imported
-    refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), "Copy or make .* anew")
+    refused(checkpoints("export", run, "--out_dir", tmp_path / "set"), "Copy or make .* again")
     assert json.loads((run / "posterior.json").read_text()) == {"class": "Mixture", "parts": 2}

@@ -37,8 +37,8 @@ def test_a_method_goes_on_from_a_checkpoint(method, tmp_path):
     halfway = after(3, method.init(problem, config, modes))
     save_checkpoint(tmp_path / "checkpoint.npz", {"epoch": halfway.epoch}, tensors_of(halfway))
     counters, tensors = load_checkpoint(tmp_path / "checkpoint.npz", {}, problem.device)
-    anew = method.init(problem, config, modes)._replace(**tensors, epoch=counters["epoch"])
-    whole, resumed = after(NUM_EPOCHS, halfway), after(NUM_EPOCHS, anew)
+    again = method.init(problem, config, modes)._replace(**tensors, epoch=counters["epoch"])
+    whole, resumed = after(NUM_EPOCHS, halfway), after(NUM_EPOCHS, again)
     for name, tensor in tensors_of(whole).items():
         assert torch.equal(tensor, getattr(resumed, name)), name
     draws = [

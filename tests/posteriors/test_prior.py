@@ -67,7 +67,7 @@ def test_settings_and_recorded_configs_name_the_same_prior(settings, std):
 
 def test_runs_with_a_prior_of_earlier_versions_are_refused():
     assert prior_of({"prior_precision": None}, MLP((4, 3)), 10).std == 1
-    with pytest.raises(UserError, match="anew with prior_std"):
+    with pytest.raises(UserError, match="again with prior_std"):
         prior_of({"prior_precision": 4.0}, MLP((4, 3)), 10)
 
 

@@ -1,8 +1,8 @@
 """Runs that go on with other settings than they were begun with, or that several processes make.
 
 A run can go on with more modes, or with another choice among them. A network does not depend on
-which others are trained, so those that are there stay. Only the last group of modes is trained anew
-if it gets larger, because a network in a larger stack is the same up to rounding only.
+which others are trained, so those that are there stay. Only the last group of modes is trained
+again if it gets larger, because a network in a larger stack is the same up to rounding only.
 
 Processes that make different groups of modes, on one machine or on many, hold the run's directory
 together and agree on its settings. Each group is a directory of its own, which the process that

@@ -151,7 +151,7 @@ def train_in_processes(method: Method, run: Run, groups: Sequence[ModeGroup]) ->
                 run.log(**record)
                 ready += 1
                 run.record_parts(core_seconds_of(groups))
-                # Of no mode: one process that goes on begins its group anew.
+                # Of no mode: one process that goes on begins its group again.
                 run.save_checkpoint({"groups": ready, "first_mode": None})
                 bar.update()
         run.stop_if_asked()

@@ -33,7 +33,7 @@ class SGDConfig(RecipeConfig):
     min_accuracy: float = option(
         0.0,
         "leave out networks whose test accuracy is below this; they stay on disk, and --resume "
-        "with another value chooses anew",
+        "with another value chooses again",
         minimum=0, below=1, revisable=True,
     )  # fmt: skip
     num_draws: int = option(100, "networks that the scores average over, at most", minimum=1)

@@ -12,7 +12,7 @@ variance is T times as large.
 w̄ alone is stochastic weight averaging, SWA (Izmailov et al. 2018): the scores have it as μ.
 
 With batch normalisation, running statistics belong to one set of weights. Then the posterior is a
-set of `num_draws` draws whose statistics are computed anew.
+set of `num_draws` draws whose statistics are computed again.
 """
 
 from collections.abc import Sequence

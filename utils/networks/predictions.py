@@ -1,4 +1,4 @@
-"""Predictive distributions of networks and posteriors; running statistics computed anew."""
+"""Predictive distributions of networks and posteriors; running statistics computed again."""
 
 from collections.abc import Iterable
 

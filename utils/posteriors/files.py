@@ -124,7 +124,7 @@ def open_mixture(path: Path) -> Mixture:
         if lost:
             raise UserError(
                 f"{path} has lost {len(lost)} of its {parts} directories of modes, {lost[0]} "
-                "first: copy it anew, or remove DONE there and go on with --resume."
+                "first: copy it again, or remove DONE there and go on with --resume."
             )
     mixture = Mixture([open_posterior(mode, fewest=0) for mode in modes])
     if is_set(mixture) and not len(mixture):

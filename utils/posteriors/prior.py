@@ -74,7 +74,7 @@ def prior_of(
         precision = num_points * settings["weight_decay"]
         std = precision**-0.5 if precision else math.inf
     if settings.get("prior_precision") is not None:  # a setting of earlier versions
-        raise UserError("A run with prior_precision cannot be read: train it anew with prior_std.")
+        raise UserError("A run with prior_precision cannot be read: train it again with prior_std.")
     refuse_extreme(std)
     if isinstance(std, float | int) and not network.has_buffers:
         return Prior(float(std))

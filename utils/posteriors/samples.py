@@ -164,7 +164,7 @@ def read_members(beside: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         return {}
     except UNREADABLE as error:
-        raise UserError(f"Cannot read {path} ({reason(error)}): copy or make it anew.") from None
+        raise UserError(f"Cannot read {path} ({reason(error)}): copy or make it again.") from None
 
 
 def mark_members(directory: Path, name: str, least: float) -> None:
@@ -248,10 +248,10 @@ def open_samples(
 
 
 def _remedy(place: Path) -> str:
-    """Say what to do about a damaged file in a directory: runs can make their modes anew."""
+    """Say what to do about a damaged file in a directory: runs can make their modes again."""
     if place.name.startswith("mode-") and (place.parent / "config.yaml").exists():
-        return f"Remove {place} and DONE beside it, and make it anew with --resume."
-    return f"Copy or make {place} anew."
+        return f"Remove {place} and DONE beside it, and make it again with --resume."
+    return f"Copy or make {place} again."
 
 
 def _unmarked(path: Path, chains: np.ndarray) -> np.ndarray:

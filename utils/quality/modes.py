@@ -57,7 +57,7 @@ def pieces_of(chains: Sequence[Posterior], count: int) -> list[Samples]:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples of some modes, the same number of each. They are drawn anew when they are needed."""
+    """Samples of some modes, the same number of each. They are drawn again when they are needed."""
 
     name: str
     modes: Sequence[Posterior]

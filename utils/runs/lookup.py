@@ -228,6 +228,6 @@ def check_inputs(directory: Path, inputs: dict[str, dict]) -> None:
     if differences:
         raise UserError(
             f"{directory} was begun with other runs ({', '.join(differences.values())}): give "
-            "--overwrite to make it anew, another --run_name, or the paths of the runs it was "
+            "--overwrite to make it again, another --run_name, or the paths of the runs it was "
             "begun with."
         )

@@ -31,7 +31,7 @@ def option(
 
     `changeable` settings may differ when a run is resumed. `may_grow` numbers may then be larger:
     what the run has made stays valid, and more of it is made. `revisable` settings only choose from
-    what it has made: a finished run is then finished anew.
+    what it has made: a finished run is then finished again.
     """
     metadata = {
         "help": help, "choices": choices, "metavar": metavar,
@@ -82,7 +82,7 @@ class Config:
     )
     resume: bool = option(False, "go on with this run if it was begun before", changeable=True)
     overwrite: bool = option(
-        False, "delete what an earlier run of this name left, and start anew", changeable=True
+        False, "delete what an earlier run of this name left, and start again", changeable=True
     )
 
 

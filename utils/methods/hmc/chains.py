@@ -169,7 +169,7 @@ def adapt(
 ) -> Chains:
     """Return the chains with the step sizes that the moved ones learn, if in burn-in.
 
-    Where an annealed likelihood is cold, the adaptation begins anew.
+    Where an annealed likelihood is cold, the adaptation begins again.
     """
     adaptations = list(chains.adaptations)
     for k, result in zip(moved, results, strict=True):

@@ -65,7 +65,7 @@ def mass_arrays(masses: tuple[MassAdaptation, ...]) -> dict[str, Tensor]:
 
 
 def make_room(path: Path, chains_before: int, rows: int, num_chains: int) -> bool:
-    """Lay an array of chains out anew if more rows are to be stored, for each chain or in all.
+    """Lay an array of chains out again if more rows are to be stored, for each chain or in all.
 
     Return whether the run is extended. The file is replaced as a whole. A missing or damaged one is
     left to those who open it.
