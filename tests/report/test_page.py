@@ -233,7 +233,7 @@ def test_a_run_made_from_other_runs_says_so_at_the_top_and_at_its_tables(run, wr
 def test_notes_are_shown_with_the_runs_they_are_about(run, write, tmp_path, capsys):
     path = tmp_path / "report" / "notes.txt"
     path.parent.mkdir()
-    path.write_text("census run: abc\n\nAges are <old>.\n\nThey grow.\n")
+    path.write_text("census run: abc\n\nAges are <old>.\n\ncensus run: abc\nThey grow.\n")
     page = write()
     assert "<p>Ages are &lt;old&gt;.</p>\n<p>They grow.</p>" in page
     assert "href=#ages-notes" in page
@@ -250,7 +250,7 @@ def test_notes_about_other_runs_are_left_out(run, write, tmp_path, capsys, first
     page = write()
     assert "1,240" not in page
     assert "ages-notes" not in page
-    assert f"{path} is left out of the report" in capsys.readouterr().out
+    assert f"Notes in {path} are left out of the report" in capsys.readouterr().out
 
 
 def test_figures_of_an_earlier_report_are_deleted(run, write, tmp_path):

@@ -3,8 +3,8 @@
 `write_report` only reads run directories, so a report can be made again at any time from what
 exists. Parts whose run is missing or damaged say so.
 
-notes.txt beside the report, written by hand, is shown if its first line, `<kind> run: <wandb_id>`
-(for example `HMC run: 0123456789ab`), names a run of these results by the id in its meta.json.
+notes.txt beside the report, written by hand, has parts that begin with a line `<kind> run: <id>`
+(for example `HMC run: 0123456789ab`). A part is shown if results have this run.
 """
 
 import re
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from utils.report.chain import progress
 from utils.report.elements import document, escaped, folded, image, paragraph, table
@@ -99,10 +100,12 @@ def write_report(
 ) -> Path:
     """Write report.html, numbers.json and the figures; return the path of the first."""
     directory.mkdir(parents=True, exist_ok=True)
+    notes = read_notes(directory / "notes.txt", papers)
     entries = [
         Entry(
             paper, results, [judge(claim, results) for claim in paper.claims],
-            read_images(paper, results), notes_about(results, directory / "notes.txt"),
+            read_images(paper, results),
+            "\n\n".join(note.text.strip() for note in notes if note.is_about(results)),
         )
         for paper, results in papers
     ]  # fmt: skip
@@ -116,20 +119,35 @@ def write_report(
     return path
 
 
-def notes_about(results: Results, path: Path) -> str:
-    """Return the notes written by hand about these runs; say so if they are about others."""
+class Note(NamedTuple):
+    """What is written by hand about a run, and with it about its paper."""
+
+    kind: str
+    wandb_id: str
+    text: str
+
+    def is_about(self, results: Results) -> bool:
+        run = results.runs.get(self.kind)
+        return bool(run) and or_none(lambda: run.json("meta.json")["wandb_id"]) == self.wandb_id
+
+
+def read_notes(path: Path, papers: Sequence[tuple[Paper, Results]]) -> list[Note]:
+    """Return the notes in a file, each of which begins with a line "KIND run: ID".
+
+    Say so if there are some about no run of these papers.
+    """
     if not path.exists():
-        return ""
-    first_line, _, notes = path.read_text().partition("\n")
-    named = re.fullmatch(r"(\w+) run: (\w+)", first_line.strip())
-    run = results.runs.get(named[1]) if named else None
-    if run and or_none(lambda: run.json("meta.json")["wandb_id"]) == named[2]:
-        return notes
-    print(
-        f"{path} is left out of the report: it is about other runs. To show it, its first line "
-        "must be “HMC run: ID” with the wandb_id in the meta.json of that run."
-    )
-    return ""
+        return []
+    before, *parts = re.split(r"^(\w+) run: (\w+) *\n", path.read_text(), flags=re.MULTILINE)
+    notes = list(map(Note, parts[::3], parts[1::3], parts[2::3]))
+    left_out = [note for note in notes if not any(note.is_about(each) for _, each in papers)]
+    if before.strip() or left_out:
+        print(
+            f"Notes in {path} are left out of the report: they are about other runs. To show them, "
+            "let them begin with a line “KIND run: ID”, such as “HMC run: …” with the wandb_id in "
+            "the meta.json of that run."
+        )
+    return notes
 
 
 # ---- numbers.json
