@@ -2,7 +2,8 @@
 
 import json
 
-from MNIST_net_matching import ALIGNMENTS, NetMatchingConfig, main
+from MNIST_net_matching import NetMatchingConfig, main
+from papers.compact.independent_pair import ALIGNMENTS
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network

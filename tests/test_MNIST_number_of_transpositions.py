@@ -5,7 +5,8 @@ import itertools
 import json
 import signal
 
-from MNIST_number_of_transpositions import TranspositionsConfig, main, wanted_transpositions
+from MNIST_number_of_transpositions import TranspositionsConfig, main
+from papers.compact.planted_pairs import wanted_transpositions
 from tests.networks.toy_networks import WrongTable
 from utils.data.datasets import load_pixels
 from utils.networks.mlp import MLP
@@ -116,7 +117,7 @@ def test_several_hidden_layers_matched_as_asked(run, monkeypatch, by_activation,
         asked.append(method)
         return make_matcher(method, *arguments)
 
-    monkeypatch.setattr("MNIST_number_of_transpositions.make_matcher", noted)
+    monkeypatch.setattr("papers.compact.planted_pairs.make_matcher", noted)
     directory = run(
         "deep", hidden_sizes=[12, 9], by_activation=by_activation, num_runs=1, num_epochs=1
     )
@@ -153,7 +154,7 @@ def fake_records(run, monkeypatch, stages: dict[str, list], **settings) -> dict:
     """The summary of a run whose pairs have NoT and barriers as given, one triple after another."""
     waiting = {stage: iter(found) for stage, found in stages.items()}
 
-    def made_up(network, data, config, pair, trained):
+    def made_up(network, data, pair, trained, matching):
         return [
             dict(zip(("planted", "found", "test_loss_barrier"), next(given), strict=True))
             | {"stage": stage, "hidden_sizes": network.sizes[1:-1], "distance": {"total": 1.0},

@@ -84,7 +84,9 @@ def as_user(tmp_path, evaluated, data_dir, monkeypatch):
         runs.mkdir(parents=True)
         for run in (evaluated / "default").iterdir():
             (runs / run.name).symlink_to(run)
-    (tmp_path / "mine").symlink_to(evaluated / "default" / "HMC-MNIST-quick")
+    chain = evaluated / "default" / "HMC-MNIST-quick"
+    for place in ("mine", "runs/default/HMC-MNIST-laptop-control"):
+        (tmp_path / place).symlink_to(chain)
     (tmp_path / "data").symlink_to(data_dir)
     (tmp_path / "my.yaml").write_text("num_epochs: 1\n")
     monkeypatch.chdir(tmp_path)

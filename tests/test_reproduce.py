@@ -259,7 +259,7 @@ def test_papers_share_runs_and_a_report(calls, call, monkeypatch, tmp_path, caps
     """A second paper is one more entry of PAPERS; what both need is run once."""
     second = dataclasses.replace(
         COMPACT, name="second", heading="Second", steps=(step_of("VI"),),
-        artefacts={"figure9": ("VI",)}, claims=(), sections=(), cautions=(),
+        artefacts={"figure9": ("VI",)}, claims=(), sections=(), cautions=(), numbers={},
     )  # fmt: skip
     monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, second))
     call("--paper", "compact", "second", "--only", "VI", "ensemble")

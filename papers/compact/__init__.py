@@ -5,6 +5,8 @@ values.yaml has the numbers that the paper prints.
     plan                   scripts in order, with configs and times in each preset
     tables                 Table 1, checks, other references, pruned shares
     limits                 how far to trust q_r's numbers: tables, noise on dead pixels
+    independent_pair       two networks trained independently, along the line between them
+    planted_pairs          pairs of networks that start as permuted copies
     permutation_figures    Figures 2 and 3: barriers and numbers of transpositions
     weight_figures         Figures 4 and 5: weights by method, pruning
     hmc_figures            HMC under priors of different width, and beside biased samplers
