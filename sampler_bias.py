@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
-from utils.evaluation.diagnostics import Bias, bias, functional_names, functionals
+from utils.evaluation.diagnostics import bias
 from utils.evaluation.evaluate import (
     Candidate,
     check_data,
@@ -29,20 +29,19 @@ from utils.evaluation.evaluate import (
     prior_in,
     temperature_of,
 )
+from utils.evaluation.inexact_chains import (
+    ComparedQuantities,
+    MeasuredChains,
+    beside_exact,
+    measure_chains,
+)
 from utils.evaluation.metrics import (
-    Prediction,
-    add_errors,
     closeness,
-    deviations,
-    resample_chains,
     scores,
 )
-from utils.evaluation.predictions import PartAverages, PartPredictions
-from utils.evaluation.weight_study import dead_weights, weight_groups
 from utils.methods.langevin import ChainState, run_epoch
 from utils.methods.method import Problem
 from utils.methods.registry import METHODS
-from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.posterior import is_set
 from utils.runs.files import read_records, save_records
@@ -82,13 +81,6 @@ class BiasConfig(Config):
 class Cell(NamedTuple):
     method: str
     rate: float
-
-
-class Measured(NamedTuple):
-    """What samples predict, and their quantities [chains, draws, F]."""
-
-    predictions: PartPredictions
-    quantities: np.ndarray
 
 
 def main(config: BiasConfig) -> None:
@@ -141,8 +133,8 @@ def run_cells(run: Run, problem: Problem, hmc) -> list[dict]:
     config, path = run.config, run.path("cells.jsonl")
     records = read_records(path) if path.exists() else []
     cells = list(cells_of(config))
-    quantities = ComparedQuantities(problem)
-    exact = measure(problem, quantities, hmc, hmc.num_chains)
+    quantities = ComparedQuantities(problem.network, problem.data)
+    exact = measure_chains(quantities, hmc, hmc.num_chains)
     with run.graceful_stop():
         if not records:
             records = [record_of_hmc(exact, problem, quantities)]
@@ -155,12 +147,12 @@ def run_cells(run: Run, problem: Problem, hmc) -> list[dict]:
     return records
 
 
-def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured, hmc) -> dict:
+def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: MeasuredChains, hmc) -> dict:
     """Run the chains of a cell, and return how they differ from HMC."""
     record = {"method": cell.method, "rate": cell.rate}
     try:
         samples, heat = sample(cell, run, problem, hmc)
-        measured = measure(problem, quantities, samples, run.config.num_chains)
+        measured = measure_chains(quantities, samples, run.config.num_chains)
     except UserError:  # weights or losses became infinite
         return record | {"diverged": True}
     biases = bias(measured.quantities, exact.quantities)
@@ -168,7 +160,7 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
     return record | {
         "diverged": False,
         "temperature": heat,
-        **beside(measured, exact, labels, run.config),
+        **beside_exact(measured, exact, labels, run.config.num_bootstraps, run.config.seed),
         "shift": quantities.shifts(biases),
         "second_moments": quantities.second_moments(biases, exact),
         "quantities": {
@@ -178,7 +170,7 @@ def compare(cell: Cell, run: Run, problem: Problem, quantities, exact: Measured,
     }
 
 
-def record_of_hmc(exact: Measured, problem: Problem, quantities) -> dict:
+def record_of_hmc(exact: MeasuredChains, problem: Problem, quantities) -> dict:
     """Return HMC's own scores, and how far its halves are from each other."""
     predictions, labels = exact.predictions, problem.data.test_labels
     own = scores(predictions.compared(predictions, labels))
@@ -229,87 +221,6 @@ def epochs(problem: Problem, config, stream, start: Tensor) -> Iterator[tuple[Ch
         if not state.weights.isfinite().all() or not loss.isfinite():
             raise UserError(f"The chain diverged in epoch {state.epoch}.")
         yield state, heat
-
-
-# ---- what is compared
-
-
-class ComparedQuantities:
-    """The numbers of a sample that are compared, by name."""
-
-    def __init__(self, problem: Problem):
-        self._network, self._data = problem.network, problem.data
-        groups = weight_groups(self._network, dead_weights(self._network, self._data.train_images))
-        self._alive = {name: mask for name, mask in groups.items() if name != "dead pixels"}
-        names = functional_names(self._network)
-        self._chosen = torch.tensor(["mean square" not in name for name in names])
-        chosen = [name for name in names if "mean square" not in name]
-        self.names = ["train NLL", *chosen, *(f"second moment of {name}" for name in self._alive)]
-
-    def __call__(self, weights: Tensor) -> Tensor:
-        network, data = self._network, self._data
-        probabilities = class_probabilities(network, weights, data.train_images)
-        nll = -probabilities.gather(1, data.train_labels[:, None]).log().sum()
-        chosen = functionals(network, weights)[self._chosen]
-        squares = [weights[mask].double().square().mean() for mask in self._alive.values()]
-        return torch.cat([nll[None], chosen, torch.stack(squares)]).cpu()
-
-    def shifts(self, biases: Bias) -> dict[str, float]:
-        """Return the bias of functionals in their standard deviations, and how sure it is."""
-        of_functionals = Bias(*(each[1 : -len(self._alive)] for each in biases))
-        z = np.abs(of_functionals.z)
-        return {
-            "root_mean_square": of_functionals.shift,
-            "largest_z": float(np.nanmax(z)),
-            "share_beyond_3_errors": float(np.nanmean(z > 3)),
-        }
-
-    def second_moments(self, biases: Bias, exact: Measured) -> dict[str, dict]:
-        """Return the relative bias of second moments, by tensor."""
-        last = slice(-len(self._alive), None)
-        means = exact.quantities.mean((0, 1))[last]
-        relative = zip(biases.difference[last] / means, biases.error[last] / means, strict=True)
-        return {
-            name: {"bias": float(bias), "error": float(error)}
-            for name, (bias, error) in zip(self._alive, relative, strict=True)
-        }
-
-
-def measure(problem: Problem, quantities: ComparedQuantities, samples, num_chains: int) -> Measured:
-    """Measure weight vectors, one chain after the other."""
-    blocks = max(1, 20 // num_chains) * num_chains
-    parts, rows = PartAverages(len(samples), blocks), []
-    for weights in samples:
-        weights = weights.to(problem.device)
-        parts.add(class_probabilities(problem.network, weights, problem.data.test_images))
-        rows.append(quantities(weights))
-    table = torch.stack(rows).numpy()
-    return Measured(parts.predictions(), table.reshape(num_chains, -1, table.shape[1]))
-
-
-def beside(measured: Measured, exact: Measured, labels: Tensor, config) -> dict:
-    """Return scores beside HMC, the differences of scores from HMC's, and errors.
-
-    Errors are due to the samples of both, and to differences between chains. The test images are
-    common to both, and stay.
-    """
-
-    def compared(ours: Tensor | None = None, theirs: Tensor | None = None) -> dict[str, float]:
-        truth = exact.predictions.average(theirs)
-        both, own = (
-            scores(Prediction(average, truth, labels))
-            for average in (measured.predictions.average(ours), truth)
-        )
-        differences = {f"{name}_difference": both[name] - own[name] for name in ("nll", "ece")}
-        return {name: both[name] for name in ("agreement", "total_variation")} | differences
-
-    def errors_of(each: Measured, name: str) -> dict[str, float]:
-        counts = len(each.predictions.sizes), len(each.quantities)
-        choices = resample_chains(*counts, config.num_bootstraps, config.seed, "bias", name)
-        return deviations(lambda chosen: compared(**{name: chosen}), choices)
-
-    errors = add_errors(errors_of(measured, "ours"), errors_of(exact, "theirs"))
-    return compared() | {f"{name}_error": error for name, error in errors.items()}
 
 
 CONFIG = BiasConfig
