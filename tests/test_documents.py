@@ -68,12 +68,11 @@ def test_both_papers_are_cited_alike(number):
     (reference,) = [r for r in references if r["identifiers"][0]["value"] == f"arXiv:{number}"]
     assert reference["url"] == f"https://arxiv.org/abs/{number}"
     assert [author["family-names"] for author in reference["authors"]] == PAPERS[number]
-    (entry,) = [e for e in README.split("@inproceedings")[1:] if number in e]
-    title = re.search(r"title\s+= \{(.*)\},\n", entry)[1].replace("{", "").replace("}", "")
-    assert title == reference["title"]
-    people = re.search(r"author\s+= \{(.*)\}", entry)[1].split(" and ")
-    assert people == [f"{a['family-names']}, {a['given-names']}" for a in reference["authors"]]
-    assert f"{{{reference['year']}}}" in entry
+    title = f"[{reference['title']}]({reference['url']})"
+    *others, last = PAPERS[number]
+    assert f"{title} ({', '.join(others)} and {last}, {reference['year']})" in " ".join(
+        README.split()
+    )
 
 
 def test_the_licence_is_mit():
