@@ -85,7 +85,7 @@ def test_the_licence_is_mit():
 
 RESULTS = REPOSITORY / "results"
 TABLES = {  # of a section: the rows that symmetry_table.py has left
-    "OptuNet beside two references": ("laptop-symmetry/numbers.json", "posteriors"),
+    "OptuNet beside two references": ("laptop/numbers.json", "posteriors"),
     "OptuNet on 10,000 images": ("optunet-10k/table.json", None),
     "LeNet on FashionMNIST": ("lenet-FashionMNIST/table.json", None),
     "LeNet on CIFAR-10": ("lenet-CIFAR10/table.json", None),
