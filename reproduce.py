@@ -45,6 +45,7 @@ from utils.settings.config import (
     reopening_fields,
 )
 from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 ROOT = Path(__file__).resolve().parent
 SHARED_OPTIONS = {  # passed on to every script, with their defaults
@@ -405,7 +406,8 @@ def print_findings(papers: list[tuple[Paper, Results]]) -> None:
         for verdict in judged:
             print(f"  {verdict.mark:13} {verdict.claim.text}")
         if len(judged) < len(verdicts):
-            print(f"  {len(verdicts) - len(judged)} claims not measured: the report says why.")
+            missing = plural(len(verdicts) - len(judged), "claim")
+            print(f"  Not measured: {missing}. The report says why.")
         for sentence in filter(None, map(results.outdated, results.runs)):
             print(f"  {sentence}")
 
