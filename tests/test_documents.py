@@ -173,3 +173,19 @@ def test_compact_forms_are_those_of_their_evaluation(start, keys, name):
                 score, digits, factor = SCORES[title]
                 value, error = (factor * each[column][score] for each in (values, errors))
                 assert cell.rstrip(" %") == f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def test_biases_of_samplers_are_those_of_their_run():
+    text = (DOCS / "methods.md").read_text()
+    records = (RESULTS / "sampler-bias" / "tiny.jsonl").read_text().splitlines()
+    for cell in map(json.loads, records[1:]):
+        scores = [
+            f"{cell[name]:.3f} ± {cell[f'{name}_error']:.3f}"
+            for name in ("total_variation", "nll_difference", "ece_difference")
+        ]
+        moments = [
+            f"{100 * each['bias']:.1f} ± {100 * each['error']:.1f} %"
+            for each in (cell["second_moments"][name] for name in ("W1", "W2"))
+        ]
+        line = " | ".join([f"{cell['rate']:g}", f"{cell['temperature']:.3f}", *scores, *moments])
+        assert f"| {line.replace('-', '−')} |" in text
