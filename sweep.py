@@ -103,12 +103,11 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 def find_file(name: str) -> Path:
     folder = ROOT / "configs" / "sweeps"
-    if Path(name).exists():
-        return Path(name)
+    for path in (Path(name), Path(f"{name}.yaml"), folder / f"{name}.yaml"):
+        if path.is_file():
+            return path
     names = sorted(path.stem for path in folder.glob("*.yaml"))
-    if Path(name).stem not in names:
-        raise UserError(f"There is no sweep file {name}; configs/sweeps has {', '.join(names)}.")
-    return folder / f"{Path(name).stem}.yaml"
+    raise UserError(f"There is no sweep file {name}; configs/sweeps has {', '.join(names)}.")
 
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:

@@ -297,8 +297,9 @@ def test_our_sweep_files_suit_their_scripts(path):
 
 
 def test_sweep_files_are_found_by_name():
-    path = sweep.find_file("configs/sweeps/vi_learning_rate")
-    assert path == sweep.find_file("vi_learning_rate")
-    assert path.is_file()
+    path = sweep.find_file("vi_learning_rate")
+    assert path == REPOSITORY / "configs" / "sweeps" / "vi_learning_rate.yaml"
+    with pytest.raises(UserError, match="There is no sweep file elsewhere/vi_learning_rate"):
+        sweep.find_file("elsewhere/vi_learning_rate.yaml")
     with pytest.raises(UserError, match="sweep file vi_learning_rat; configs"):
         sweep.find_file("vi_learning_rat")

@@ -40,10 +40,8 @@ class LangevinConfig(PriorConfig, ModesConfig, AugmentationConfig):
     learning_rate: float = option(0.1, "step size: h times the number of images, as SGD's", above=0)
     batch_size: int = option(100, "images per step", minimum=1)
     num_epochs: int = option(60, "passes over the training images, in each mode", minimum=1)
-    num_burnin: int = option(
-        30, "constant steps: epochs before samples are collected [epochs]", minimum=0
-    )
-    store_every: int = option(1, "epochs from one sample to the next [epochs]", minimum=1)
+    num_burnin: int = option(30, "constant steps: epochs before samples are collected", minimum=0)
+    store_every: int = option(1, "epochs from one sample to the next", minimum=1)
     num_cycles: int = option(
         0, "cycles in which the step size falls to 0; 0: it is constant", minimum=0
     )

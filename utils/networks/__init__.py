@@ -14,7 +14,7 @@ Modules, each importing only from those before it:
     resnet           residual networks, with filter response or batch normalisation
     registry         networks by name, network.json
     jacobians        derivatives of logits by weights, image by image
-    predictions      class probabilities and averages of them; running statistics again
+    predictions      class probabilities and averages of them; running statistics recomputed
     safetensors      files of named tensors
     state_dicts      weights from and to torch.nn modules
 """

@@ -1,4 +1,4 @@
-"""Settings of scripts, and what users are told about them.
+"""Settings of scripts, and the errors that users can correct.
 
 errors   UserError: a mistake the user can correct, shown as one sentence
 wording  numbers with their nouns
