@@ -14,16 +14,20 @@ and .pdf), and summary.json.
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from papers.symmetry.collapse import (
+    SIDES,
+    compare_pairs,
+    each_pair,
+    means_of_groups,
+    predict_all,
+    variation,
+)
 from papers.symmetry.paper import PAPER
 from papers.symmetry.plan import MADE_BY
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingSettings, start_training, train
-from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import Members, open_members
 from utils.posteriors.prior import Prior, prior_of
@@ -33,7 +37,7 @@ from utils.quality.forecasts import ImageSets, evenly_spaced, load_test_images
 from utils.quality.references import ReferenceConfig, reference_paths
 from utils.report.paper import conclude
 from utils.runs.lookup import PastRun, identify
-from utils.runs.progress import check_space, progress_bar
+from utils.runs.progress import check_space
 from utils.runs.run import Run, begin, open_run
 from utils.runs.script import run_script
 from utils.settings.config import option
@@ -41,11 +45,9 @@ from utils.settings.errors import UserError
 
 import numpy as np
 import torch
-from torch import Tensor
 
 KIND = "symmetry_diversity"
 INPUT_KINDS = {"networks": "sgd", "hmc": "HMC"}  # of runs, by option
-SIDES = ("inside", "outside")  # of the distribution that networks are trained on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,6 @@ class DiversityConfig(ReferenceConfig):
     learning_rate: float = option(0.01, "step size of fine-tuning, by SGD", above=0)
     batch_size: int = option(64, "images per step", minimum=1)
     num_permutations: int = option(200, "permutations of the Mantel test", minimum=1)
-
-
-class Pairs(NamedTuple):
-    """What is compared of all pairs of networks, [n, n] by side."""
-
-    information: dict[str, Tensor]
-    disagreement: dict[str, Tensor]
-    halves: dict[str, tuple[Tensor, Tensor]]  # information on every other image
 
 
 def main(config: DiversityConfig) -> None:
@@ -130,7 +124,7 @@ def compare_networks(members: Members, images: ImageSets, run: Run) -> tuple[dic
         "networks": len(weights),
         "images": len(images.inside),
         "seconds": seconds,
-        **{side: spread(pairs, side) for side in SIDES},
+        **{side: variation(pairs, side) for side in SIDES},
         "correlation": pair_correlation(*matrices, random, config.num_permutations)._asdict(),
         "correlation_with_disagreement": {
             side: pair_correlation(
@@ -140,48 +134,6 @@ def compare_networks(members: Members, images: ImageSets, run: Run) -> tuple[dic
         },
     }
     return arrays, summary
-
-
-def compare_pairs(network: Network, weights: Tensor, images: ImageSets) -> Pairs:
-    information, different, halves = {}, {}, {}
-    for side in SIDES:
-        predictions = predict_all(network, weights, getattr(images, side))
-        with progress_bar(2 * len(weights), f"pairs {side}", unit="network") as bar:
-            both = [
-                pairwise_mutual_information(predictions[:, first::2], bar.update)
-                for first in (0, 1)
-            ]
-        sizes = [predictions[0, first::2].shape[0] for first in (0, 1)]
-        total = sum(size * half for size, half in zip(sizes, both, strict=True))
-        information[side], halves[side] = total / sum(sizes), tuple(both)
-        different[side] = pairwise_disagreement(predictions)
-    return Pairs(information, different, halves)
-
-
-def predict_all(network: Network, weights: Iterable[Tensor], inputs: Tensor) -> Tensor:
-    """Return predictions [n, N, classes] in float32, on the CPU."""
-    rows = [class_probabilities(network, each.to(inputs.device), inputs) for each in weights]
-    return torch.stack([row.float().cpu() for row in rows])
-
-
-def spread(pairs: Pairs, side: str) -> dict:
-    """Return how pairs vary, and how much of it is due to the finite number of images.
-
-    Two halves of the images share what is particular to a pair, and nothing else, so their
-    covariance over pairs is the variance for infinitely many images.
-    """
-    values = pairs_of(pairs.information[side]).numpy()
-    halves = np.stack([pairs_of(each).numpy() for each in pairs.halves[side]])
-    covariance = np.cov(halves)
-    own = max(0.0, float(covariance[0, 1]))
-    return {
-        "mean": float(values.mean()),
-        "deviation": float(values.std()),
-        "relative_deviation": float(values.std() / values.mean()),
-        "relative_deviation_without_image_noise": own**0.5 / float(values.mean()),
-        "quantiles": np.quantile(values, [0, 0.01, 0.05, 0.5, 0.95, 0.99, 1]).tolist(),
-        "disagreement": float(pairs_of(pairs.disagreement[side]).mean()),
-    }
 
 
 def compare_copies(
@@ -213,11 +165,6 @@ def compare_copies(
     return arrays
 
 
-def each_pair(predictions: Tensor, compare) -> np.ndarray:
-    """Return what `compare` says of each of the pairs [pairs, 2, N, classes]."""
-    return np.array([float(compare(pair)[0, 1]) for pair in predictions])
-
-
 def compare_chains(
     chains: Members, networks: Members, images: ImageSets, run: Run
 ) -> dict[str, np.ndarray]:
@@ -239,16 +186,6 @@ def compare_chains(
                 if chosen.any():
                     arrays[f"{name}_{side}{suffix}"] = values[chosen].numpy()
     return arrays
-
-
-def means_of_groups(results: dict) -> dict[str, dict[str, float]]:
-    """Return the means over pairs, by kind of pair and quantity."""
-    means = {}
-    for name, values in results.items():
-        prefix = name.partition("inside" if "inside" in name else "outside")[0]
-        group = means.setdefault(prefix.rstrip("_") or "independent", {})
-        group[name.removeprefix(prefix)] = float(values.mean())
-    return means
 
 
 CONFIG = DiversityConfig

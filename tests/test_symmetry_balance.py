@@ -4,15 +4,8 @@ import json
 import math
 
 import symmetry_balance
-from symmetry_balance import (
-    BalanceConfig,
-    Cell,
-    main,
-    measure_cell,
-    profile,
-    project,
-    second_differences,
-)
+from papers.symmetry.balance import GridCell, measure_cell, profile, project, second_differences
+from symmetry_balance import BalanceConfig, main
 from tests.offline_runs import check_told
 from utils.data.datasets import load_dataset
 from utils.methods.training import TrainingSettings, start_training
@@ -60,11 +53,11 @@ def test_the_script_measures_every_cell(script, tmp_path):
 
 def test_the_imbalance_left_is_the_law_s_with_full_batches(data):
     """Small steps of full-batch gradient descent are gradient flow, with momentum, too."""
-    config = BalanceConfig(hidden_sizes=[6], batch_size=200, num_networks=2, num_epochs=150)
+    training = {"batch_size": 200, "num_networks": 2, "num_epochs": 150, "seed": 0}
     network = MLP((784, 6, 10))
     for momentum in (0.0, 0.5):
-        cell = Cell("mlp", "SGD", 0.01, momentum, weight_decay=0.2, projected=False)
-        record = measure_cell(network, data, cell, config)
+        cell = GridCell("mlp", "SGD", 0.01, momentum, weight_decay=0.2, projected=False)
+        record = measure_cell(network, data, cell, **training)
         expected = math.exp(-2 * record["decay_time"][-1])
         assert expected < 0.65
         assert record["share_left"][-1] == pytest.approx([expected] * 2, abs=0.02)
@@ -125,11 +118,11 @@ def test_a_stopped_run_goes_on_with_the_next_cell(tmp_path, data_dir, monkeypatc
     main(config(run_name="whole"))
     cells, measured = [], measure_cell
 
-    def stop_at_third(network, data, cell, config):
+    def stop_at_third(network, data, cell, **training):
         if len(cells) == 2:
             raise Stopped
         cells.append(cell)
-        return measured(network, data, cell, config)
+        return measured(network, data, cell, **training)
 
     with monkeypatch.context() as patch:
         patch.setattr(symmetry_balance, "measure_cell", stop_at_third)

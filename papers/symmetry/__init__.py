@@ -3,7 +3,9 @@
 values.yaml has the numbers that the paper prints. Modules, each importing only from those before
 it:
 
-    values             these numbers, the standard error of a median, the grid without what diverged
+    values             these numbers, and the standard error of a median
+    balance            cells of a grid of trainings: masses and scores, and which cells count
+    collapse           how alike networks are in what they predict
     plan               scripts in order, with configs and times in each preset
     tables             the paper's numbers next to ours
     figures            the figures on symmetry, with captions

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from papers.symmetry.values import converged, pairs, published, training_of
+from papers.symmetry.balance import converged, pairs, training_of
+from papers.symmetry.values import published
 from utils.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, WHOLE_NUMBERS, panels
 from utils.report.paper import figure
 from utils.runs.files import read_records

@@ -5,7 +5,8 @@ The criteria are ours: the paper gives no thresholds.
 
 import math
 
-from papers.symmetry.values import converged, pairs, published, remark, training_of
+from papers.symmetry.balance import converged, pairs, remark, training_of
+from papers.symmetry.values import published
 from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
 from utils.report.results import Missing, Results
 from utils.settings.wording import plural

@@ -1,6 +1,7 @@
 """The paper's numbers next to ours, and tables of what the paper leaves open."""
 
-from papers.symmetry.values import converged, pairs, published, remark
+from papers.symmetry.balance import converged, pairs, remark
+from papers.symmetry.values import published
 from utils.report.results import Results
 from utils.report.tables import Table, number, with_error
 from utils.settings.wording import plural

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, the uncertainty of ours, and which cells of a grid count."""
+"""The numbers that the paper prints, and the uncertainty of ours."""
 
 from pathlib import Path
 
@@ -20,31 +20,3 @@ def median_error(values: np.ndarray) -> float:
     ends = (count - 1) / 2 + np.array([-1, 1]) * np.sqrt(count) / 2
     low, high = np.interp(ends, np.arange(count), ordered)
     return float(high - low) / 2
-
-
-# ---- cells of symmetry_balance.py's grid
-
-
-def converged(cells: list[dict]) -> list[dict]:
-    """Return the cells that did not diverge."""
-    return [cell for cell in cells if not cell.get("diverged")]
-
-
-def pairs(cells: list[dict]) -> list[tuple[dict, dict]]:
-    """Return SGD's cells as usual and with projection; neither of a pair diverged."""
-    usual, projected = (
-        [c for c in cells if c["optimizer"] == "SGD" and c["projected"] == is_projected]
-        for is_projected in (False, True)
-    )
-    return [pair for pair in zip(usual, projected, strict=True) if len(converged(pair)) == 2]
-
-
-def remark(cells: list[dict]) -> str:
-    """Say how many cells diverged; nothing if none did."""
-    count = len(cells) - len(converged(cells))
-    return f" Training diverged in {count} of {len(cells)} cells, which are left out." * (count > 0)
-
-
-def training_of(cell: dict) -> tuple:
-    """Return what a cell has in common with the same training by another weight decay."""
-    return cell["network"], cell["optimizer"], cell["learning_rate"], cell["momentum"]
