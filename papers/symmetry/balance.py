@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 HALFWAY = (0.0, 0.5, 1.0)
-STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
+ORBIT_STEPS = torch.linspace(-2, 2, 21, dtype=torch.float64)  # along random directions in log λ
 NUM_CURVES = 5
 DIVERGED = 10  # times the NLL of guessing: overfitting does not come near it
 
@@ -101,7 +101,9 @@ def profile(network: Network, weights: Tensor, start: Tensor) -> dict[str, list[
 
 def second_differences(network: Network, weights: Tensor, seed: int) -> Tensor:
     """Return the smallest second difference [K] of log m on random lines through the networks."""
-    curves = mass_along_orbit(network, weights, STEPS, NUM_CURVES, generator(seed, "directions"))
+    curves = mass_along_orbit(
+        network, weights, ORBIT_STEPS, NUM_CURVES, generator(seed, "directions")
+    )
     return curves.log().diff(n=2).amin((0, -1))
 
 
