@@ -46,7 +46,6 @@ from utils.evaluation.evaluate import (
     evaluate,
     named_paths,
     open_candidate,
-    warn_of_other_data,
 )
 from utils.evaluation.setting import EvaluationConfig
 from utils.networks.registry import inputs_for
@@ -120,7 +119,6 @@ def find_candidates(config: EvalConfig) -> dict[str, Candidate]:
     check_candidates(candidates, config.truth)
     rows = [[each.title, str(each.run.path), str(each)] for each in candidates.values()]
     Table(["posterior", "run", "weights"], rows).print()
-    warn_of_other_data(candidates.values())
     return candidates
 
 

@@ -27,6 +27,7 @@ from utils.settings.errors import UserError
 import numpy as np
 import pytest
 import torch
+import yaml
 
 QUICK = ("--config_name", "quick", *TOY_EVALUATION)
 COLUMNS = {
@@ -577,15 +578,6 @@ def test_other_methods_runs_are_found_by_the_chains_network_and_data(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("num_train", "warned"), [(None, True), (3000, False)])
-def test_posteriors_of_different_images_are_warned_of(tmp_path, capsys, num_train, warned):
-    hmc = make_run(tmp_path, "HMC-MNIST-x", num_train=3000)
-    ensemble = make_run(tmp_path, "ensemble-MNIST-x", num_train=num_train)
-    find(tmp_path, hmc=str(hmc), ensemble=str(ensemble), vi="none")
-    message = "different training images (HMC 3000, ensemble all)"
-    assert (message in capsys.readouterr().out) == warned
-
-
 @pytest.mark.parametrize("kind", ["VI", None])
 def test_samples_of_another_method_are_not_taken_for_hmcs(tmp_path, kind):
     run = make_run(tmp_path, "VI-MNIST-x" if kind is None else "renamed", kind=kind)
@@ -697,9 +689,14 @@ def test_an_ensemble_can_be_the_truth(evaluated, others, script, tmp_path):
 
 
 def test_what_costs_memory_can_be_left_out(evaluated, script, tmp_path):
-    without = ("--num_refits", "0", "--rank", "0", "--mean_rounds", "0")
+    warm = tmp_path / "warm"  # said to be of another temperature, which is only warned of
+    shutil.copytree(evaluated / "default" / "VI-MNIST-quick", warm)
+    settings = yaml.safe_load((warm / "config.yaml").read_text())
+    (warm / "config.yaml").write_text(yaml.safe_dump(settings | {"temperature": 0.5}))
+    without = ("--num_refits", "0", "--rank", "0", "--mean_rounds", "0", "--vi", warm)
     ended = script("MNIST_eval", *QUICK, *sources_in(evaluated), *without)
     assert ended.returncode == 0, ended.stderr
+    assert "different temperatures (HMC T = 1, ensemble T = 1, VI T = 0.5)" in ended.stdout
     left = tmp_path / "default" / "eval-MNIST-quick"
     table, errors = read(left / "table1.json"), read(left / "table1_errors.json")
     assert table.keys() == COLUMNS - {"hmc_low_rank", "hmc_mean_reference"}

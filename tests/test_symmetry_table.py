@@ -161,6 +161,7 @@ def test_mistakes_end_in_a_sentence(script, tmp_path):
         ({"prior_std": 0.5}, "different priors"),
         ({"temperature": 0.1}, "different temperatures (networks T = 1, vi T = 0.1)"),
         ({"padding": 2}, "vi have seen random crops or flips"),
+        ({"fixed_share": 0.9}, "some weights of vi were fixed"),
         ({"weight_decay": 1 / 60_000}, None),
     ],
 )

@@ -190,6 +190,12 @@ def warn_of_other_posteriors(candidates: Iterable[Candidate], num_points: int) -
             f"Warning: {', '.join(augmented)} have seen random crops or flips, and others have "
             "not, so these are different posteriors."
         )
+    held = [title for title, each in settings.items() if each.get("fixed_share")]
+    if 0 < len(held) < len(settings):
+        print(
+            f"Warning: some weights of {', '.join(held)} were fixed (--fixed_share) and none of "
+            "the others', so these are different posteriors."
+        )
 
 
 def warn_of_other_data(candidates: Iterable[Candidate]) -> None:
@@ -308,7 +314,7 @@ def evaluate(
     errors, diagnostics.json, which begins with `about`, and all arrays are written to it.
     """
     num_points, true = len(data.train_labels), candidates[truth]
-    warn_of_other_priors(candidates.values(), num_points)
+    warn_of_other_posteriors(candidates.values(), num_points)
     temperature = temperature_of(true)
     prior = prior_in(true, num_points, data.train_labels.device).tempered(temperature)
     posteriors = {name: candidates[name].posterior for name in (truth, *candidates)}
