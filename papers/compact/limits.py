@@ -21,11 +21,12 @@ def limit_tables(diagnostics: dict) -> list[Table | str]:
     names, tables = diagnostics["names"], [_draws(limits["draws"])]
     if limits["held_out"]:
         tables.append(_held_out(limits["held_out"], names))
+    null = limits.get("null", {})  # evaluations of earlier versions have none
     if all(limits["reliability"].values()):
-        tables.append(_reliability(limits["reliability"], names))
+        tables.append(_reliability(limits["reliability"], null, names))
     tables.append(_similarity(limits["similarity"]))
-    if limits["noise"]:
-        tables.append(_noise(limits["noise"], diagnostics["ways"], names))
+    if null:
+        tables.append(_null(null, diagnostics, names))
     if limits.get("cross_fitted"):
         tables.append(_cross_fitted(limits["cross_fitted"], names))
     return tables
@@ -44,46 +45,71 @@ def _draws(draws: dict) -> Table:
         [str(row["draws"]), *(with_known_error(row[s], row[f"{s}_error"], 3) for s in scores)]
         for row in draws["rows"]
     ]
-    if draws["limit"]:
-        rows.append(["∞ (extrapolated)", *(number(draws["limit"][s], 3) for s in scores)])
+    if limit := draws["limit"]:
+        cells = [with_known_error(limit[s], limit.get(f"{s}_error"), 3) for s in scores]
+        rows.append(["∞ (extrapolated)", *cells])
     return Table(
         ["draws", "agreement", "TV"], rows, title="q_r by the number of draws",
         note="Agreement depends on how many draws are averaged: it is no property of q_r alone. "
-        "The last row is a of a + b/√n. Errors are over disjoint batches of draws.",
+        "The last row is a of a + b/√n from 50 draws on, with its jackknife error. Errors are over "
+        "disjoint batches of draws.",
     )  # fmt: skip
 
 
 def _held_out(held_out: dict, names: dict) -> Table:
+    scores = ("agreement", "total_variation", "nll", "ece")
     rows = []
-    for name, scores in held_out.items():
+    for name, found in held_out.items():
         kind, comma, how = name.partition(", ")
-        title = f"{kind}, {_title(how, names)}" if comma else "samples of the first half"
-        cells = [number(scores[s], 3) for s in ("agreement", "total_variation", "nll")]
-        rows.append([title, *cells, f"{100 * scores['accuracy']:.1f} %"])
+        title = f"{kind}, {_title(how, names)}" if comma else f"{kind} of the first half"
+        cells = [
+            with_known_error(found.get(s), found.get(f"{s}_error"), 3)
+            for s in (*scores, "accuracy")
+        ]
+        rows.append([title, *cells])
     return Table(
-        ["fitted to the first half of the chain", "agreement", "TV", "NLL", "accuracy"], rows,
+        ["fitted to the first half of the chain", "agreement", "TV", "NLL", "ECE", "accuracy"],
+        rows,
         title="Held out: compared with the second half of the chain",
-        note="Shuffled: units of every sample in random order, the control for what rebasin adds.",
+        note="Shuffled: units of every sample in random order, the control for what rebasin adds. "
+        "A Gaussian takes as many numbers as two samples. Errors are over disjoint sets of samples "
+        "that lie far apart in the chain.",
     )  # fmt: skip
 
 
-def _reliability(reliability: dict, names: dict) -> Table:
+def _reliability(reliability: dict, null: dict, names: dict) -> Table:
     rows = [
         [
             _title(key, names), group,
             *(number(row[part][of], 3) for part in ("mean", "std") for of in ("halves", "whole")),
-            "no" if (row["std"]["whole"] or 0) < 0.5 else "yes",
+            *(number(_null_halves(null, key, group, part), 3) for part in ("mean", "std")),
+            *(
+                "yes" if _measurable(row[part], _null_halves(null, key, group, part)) else "no"
+                for part in ("mean", "std")
+            ),
         ]
         for key, groups in reliability.items() if groups
         for group, row in groups.items()
     ]  # fmt: skip
     return Table(
         ["", "weights", "μ: between halves", "μ: whole chain", "σ: between halves",
-         "σ: whole chain", "σ measurable"],
+         "σ: whole chain", "μ of the prior", "σ of the prior", "μ measured", "σ measured"],
         rows, title="Split-half reliability of μ and σ",
         note="Correlations over weights. Of the whole chain: 2r / (1 + r), what a repetition of it "
-        "would correlate. Below 0.5 noise is more than half of what is seen: not measurable.",
+        "would correlate. Of the prior: halves of networks from the prior, which only alignment to "
+        "the same reference makes alike. Measured: at least 0.5 for the whole chain, and twice as "
+        "much between its halves as between those of the prior.",
     )  # fmt: skip
+
+
+def _null_halves(null: dict, key: str, group: str, part: str) -> float | None:
+    rows = null.get(key, {}).get("reliability")
+    return rows[group][part]["halves"] if rows else None
+
+
+def _measurable(found: dict, null: float | None) -> bool:
+    """Tell whether most of what is seen is no noise, and most of it no work of the alignment."""
+    return (found["whole"] or 0) >= 0.5 and found["halves"] >= 2 * (null or 0)
 
 
 def _similarity(similarity: dict) -> Table:
@@ -105,21 +131,28 @@ def _similarity(similarity: dict) -> Table:
     )  # fmt: skip
 
 
-def _noise(noise: dict, ways: dict, names: dict) -> Table:
-    rows = [
-        [
-            _title(key, names),
-            f"{100 * ways[key]['remaining_variance']:.2f} %",
-            f"{100 * left:.2f} %",
-        ]
-        for key, left in noise.items()
-    ]
+def _null(null: dict, diagnostics: dict, names: dict) -> Table:
+    ways, rows = diagnostics["ways"], []
+    for key, found in null.items():
+        kept = ways[key]["remaining_variance"] if key in ways else None
+        rows.append(
+            [
+                _title(key, names), _percent(kept), _percent(found["remaining_variance"]),
+                number(found["closeness"]["agreement"], 3),
+                number(found["closeness"]["total_variation"], 3),
+            ]
+        )  # fmt: skip
     return Table(
-        ["", "samples", "networks from the prior"], rows,
-        title="Variance left after rebasin, of samples and of noise",
-        note="Live weights. What rebasin removes from networks of the prior is alignment of noise; "
-        "these are as many as the study's samples, so they lose more the fewer they are.",
+        ["", "variance left: samples", "of the prior", "agreement of the prior's q_r", "its TV"],
+        rows, title="Rebasin of networks from the prior, the null of every way",
+        note="Variance of live weights, relative to before rebasin. What rebasin removes from "
+        "networks of the prior is alignment of noise; these are as many as the study's samples, so "
+        "they lose more the fewer they are.",
     )  # fmt: skip
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f} %"
 
 
 def _cross_fitted(found: dict, names: dict) -> Table:

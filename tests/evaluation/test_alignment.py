@@ -11,6 +11,7 @@ from utils.evaluation.alignment import (
     Way,
     align,
     align_in_way,
+    cycle_errors,
 )
 from utils.evaluation.setting import EvaluationConfig, Setting
 from utils.networks.mlp import MLP
@@ -171,3 +172,18 @@ def test_known_permutations_must_not_change_the_function_either():
             torch.arange(2),
             known=known,
         )
+
+
+def test_cycle_errors_are_the_share_of_units_out_of_order():
+    """Copies of one network whose 20 units are put in order, but for some pairs that are swapped."""
+    copies, planted = permuted(networks(1) * 5)
+    found = Aligned(NETWORK, copies[0], 5)
+    for swaps, move in zip((5, 0, 1, 3, 6), planted, strict=True):
+        units = torch.arange(20)
+        order = torch.where(units < 2 * swaps, units ^ 1, units)
+        transformation = move.inverse().then(Transformation(NETWORK, {"h1": order}))
+        found.enter(transformation, copies[0][:0], copies[0][:0])
+    errors = cycle_errors(copies, found, "activation", IMAGES, 10)
+    # Samples 1 and 2 differ by one swap, 2 and 3 by two, 3 and 4 by three. No pair has the first
+    # sample, to which others may have been matched.
+    assert errors.tolist() == pytest.approx([2 / 20, 4 / 20, 6 / 20])

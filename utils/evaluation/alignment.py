@@ -301,8 +301,12 @@ def describe_way(
 def cycle_errors(
     samples, aligned: Aligned, matching: str, images: Tensor, num_pairs: int
 ) -> Tensor:
-    """Return for some pairs of samples the share of units that direct matching puts elsewhere."""
-    positions, shares = spaced_positions(len(samples), num_pairs + 1), []
+    """Return for some pairs of samples the share of units that direct matching puts elsewhere.
+
+    The first sample is in no pair: where others are matched to it, its cycles close by themselves.
+    """
+    positions = [1 + k for k in spaced_positions(len(samples) - 1, num_pairs + 1)]
+    shares = []
     moves = aligned.transformations
     for first, second in itertools.pairwise(positions):
         pair = [samples[position].to(images.device) for position in (first, second)]

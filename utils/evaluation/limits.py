@@ -2,21 +2,30 @@
 
 draws           agreement and TV of q_r by the number of draws, extrapolated to infinitely many
 reliability     how μ_r and σ_r of one half of the chain correlate with those of the other half
-held_out        distributions fitted to the first half and compared with the second half's samples
+held_out        distributions fitted to the first half, and some of its samples, compared with the
+                second half's samples
 similarity      cosines of matched units: of samples, and of networks from the prior
-noise           what alignment alone does to networks from the prior, in every way of rebasin
+null            what alignment alone does to networks from the prior, in every way of rebasin
 cross_fitted    units matched on half of the pixels, weights of the other half correlated
 dead_pixels     predictions on test images with noise on pixels that are zero in training
 """
 
 from collections.abc import Iterator, Sequence
 
-from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
+from utils.evaluation.alignment import (
+    FIRST,
+    WAYS,
+    Aligned,
+    RebasedSamples,
+    Way,
+    align_in_way,
+    spaced_positions,
+)
 from utils.evaluation.checks import fit_to, prior_network
 from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
-from utils.evaluation.views import Views
+from utils.evaluation.views import Refinement, Views, tau_search
 from utils.evaluation.weight_space import marginal_gaussian
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
@@ -28,6 +37,7 @@ from utils.posteriors.posterior import Posterior, is_set
 from utils.rebasin.matching import RESPONSES
 from utils.rebasin.response_matching import ActivationMatcher, Stack
 from utils.runs.seeding import generator
+from utils.settings.wording import plural
 from utils.symmetry.transformation import Transformation, random_transformation
 
 import numpy as np
@@ -35,7 +45,10 @@ import torch
 from torch import Tensor
 
 NOISE = (0.0, 0.25, 0.5, 1.0, 2.0)  # deviations on dead pixels, whose values lie in [0, 1]
-COUNTS = (5, 10, 20, 50, 100, 200)  # of draws
+COUNTS = (5, 10, 20, 50, 100, 200, 500, 1000)  # of draws
+SMALLEST_COUNT = 50  # of draws that a limit is extrapolated from
+NUM_GROUPS = 5  # of draws, left out one at a time for the limit's error
+FEW = (1, 2, 5, 10)  # samples in place of a distribution
 
 
 def find_limits(
@@ -65,7 +78,7 @@ def find_limits(
         "similarity": {
             matching: unit_similarity(setting, samples, matching) for matching in RESPONSES
         },
-        "noise": align_noise(setting, views, truth),
+        "null": align_noise(setting, views, truth, average),
         "cross_fitted": cross_fitted(setting, candidates, truth),
         "dead_pixels": dead_pixel_noise(setting, candidates, truth, views),
     }
@@ -75,26 +88,56 @@ def find_limits(
 
 
 def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
-    """Return agreement and TV with averages of n draws, over disjoint batches, by n.
-
-    The limit is a in a + b/√n, fitted to all n by least squares: an average over n draws differs
-    from that over all by 1/√n, and labels change where it is near a tie.
-    """
+    """Return agreement and TV with averages of n draws, over disjoint batches, by n."""
     rows = []
     for count in (n for n in COUNTS if n <= len(probabilities)):
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
         scored = [closeness(batch, truth) for batch in batches]
-        scores = np.array([list(each.values()) for each in scored])
-        error = scores.std(0, ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else [None, None]
-        row = {"draws": count, "batches": len(batches)}
-        for number, name in enumerate(scored[0]):
-            row |= {name: float(scores[:, number].mean()), f"{name}_error": error[number]}
-        rows.append(row)
-    if len(rows) <= 2:  # too few for a line
-        return {"rows": rows, "limit": None}
-    limits = {name: extrapolate(rows, name) for name in ("agreement", "total_variation")}
-    return {"rows": rows, "limit": limits}
+        rows.append({"draws": count, "batches": len(batches), **averaged(scored)})
+    return {"rows": rows, "limit": limit_of(probabilities, truth)}
+
+
+def averaged(scored: Sequence[dict[str, float]]) -> dict[str, float | None]:
+    """Return the mean of every score and its standard error, None of a single one."""
+    values = np.array([list(each.values()) for each in scored])
+    errors = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else None
+    row = {}
+    for number, name in enumerate(scored[0]):
+        row[name] = float(values[:, number].mean())
+        row[f"{name}_error"] = None if errors is None else float(errors[number])
+    return row
+
+
+def limit_of(probabilities: Sequence[Tensor], truth: Tensor) -> dict[str, float] | None:
+    """Return the scores of infinitely many draws, extrapolated, with jackknife errors.
+
+    An average over n draws differs from that over all by 1/√n, and labels change where it is near a
+    tie, so scores follow a + b/√n. Small n do not lie on that line and are left out. None if fewer
+    than three are left.
+    """
+    size = len(probabilities) // NUM_GROUPS
+    counts = [n for n in COUNTS if SMALLEST_COUNT <= n <= len(probabilities) - size]
+    if len(counts) < 3:
+        return None
+
+    def fitted(draws: Sequence[Tensor]) -> dict[str, float]:
+        rows = []
+        for count in counts:
+            starts = range(0, len(draws) - count + 1, count)
+            scored = [closeness(sum(draws[k : k + count]) / count, truth) for k in starts]
+            rows.append({"draws": count, **averaged(scored)})
+        return {name: extrapolate(rows, name) for name in scored[0]}
+
+    whole = fitted(probabilities)
+    without = [
+        fitted([*probabilities[: k * size], *probabilities[(k + 1) * size :]])
+        for k in range(NUM_GROUPS)
+    ]
+    for name in list(whole):
+        values = np.array([each[name] for each in without])
+        whole[f"{name}_error"] = float(((NUM_GROUPS - 1) * values.var()) ** 0.5)
+    return whole
 
 
 def extrapolate(rows: Sequence[dict], name: str) -> float:
@@ -111,7 +154,8 @@ def split_half(blocks: list[Moments], groups: dict[str, Tensor]) -> dict | None:
     """Correlate μ, and σ, of the first half of the blocks with those of the second, by group.
 
     "whole" is the reliability of all samples, by Spearman and Brown's 2r / (1 + r): the correlation
-    with a repetition that is as long. None if a half has less than two samples.
+    with a repetition that is as long; None if r is negative. No rows if a half has less than two
+    samples. Halves that are aligned to the same reference correlate by that alone: see `null`.
     """
     middle = len(blocks) // 2
     parts = [part for part in (blocks[:middle], blocks[middle:]) if part]
@@ -123,7 +167,7 @@ def split_half(blocks: list[Moments], groups: dict[str, Tensor]) -> dict | None:
         row = {}
         for part in ("mean", "std"):
             half = correlation(*(getattr(each, part)[mask] for each in halves))
-            row[part] = {"halves": half, "whole": 2 * half / (1 + half) if half > -1 else None}
+            row[part] = {"halves": half, "whole": 2 * half / (1 + half) if half >= 0 else None}
         rows[name] = row
     return rows
 
@@ -133,17 +177,27 @@ def held_out(
 ) -> dict[str, dict]:
     """Fit distributions to the first half of the samples and compare them with the second's.
 
-    "samples" is the first half itself, the best that can be reached. Shuffled samples have their
-    units in random order. Halves of less than two samples have no deviations.
+    "samples" is the first half itself, the best that can be reached, and "n samples" are n of it.
+    Shuffled samples have their units in random order. Of rebased ones there are also the network at
+    the mean, and the Gaussian with the best τ. Halves of less than two samples have no deviations.
     """
     if len(samples) < 4:
         return {}
     network, config, middle = setting.network, setting.config, len(samples) // 2
-    halves = range(middle), range(middle, len(samples))
-    averages = [
-        mean_probabilities(network, (samples[k].to(setting.device) for k in half), images)
-        for half in halves
-    ]
+    first = [samples[k].to(setting.device) for k in range(middle)]
+    second = (samples[k].to(setting.device) for k in range(middle, len(samples)))
+    predicted = [class_probabilities(network, weights, images) for weights in first]
+    truth = mean_probabilities(network, second, images)
+
+    def score(average: Tensor) -> dict[str, float]:
+        return closeness(average, truth) | own_scores(average, setting)
+
+    rows = {"samples": score(sum(predicted) / middle)}
+    for count in (n for n in FEW if n < middle):
+        # samples of one set are far apart in the chain
+        sets = [predicted[k :: middle // count][:count] for k in range(middle // count)]
+        scored = averaged([score(sum(each) / count) for each in sets])
+        rows[plural(count, "sample")] = scored
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,
         "shuffled": [
@@ -152,24 +206,32 @@ def held_out(
         ],
     }
     orders |= {column.key: each.transformations[:middle] for column, each in aligned.items()}
-    rows = {"samples": held_out_scores(averages[0], averages[1], setting, images)}
     for name, moves in orders.items():
         rebased = RebasedSamples(network, samples, moves, setting.device)
         fit = LowRankFit(min(config.rank, middle - 1) or 1)
         for weights in rebased:
             fit.add(weights)
         gaussian = merge_all(fit_blocks(rebased, middle)).gaussian(network)
-        for kind, posterior in (("Gaussian", gaussian), ("low rank", fit.gaussian())):
+        posteriors = {"Gaussian": gaussian, "low rank": fit.gaussian()}
+        if name not in ("as they are", "shuffled"):
+            rows[f"mean, {name}"] = score(class_probabilities(network, gaussian.mean, images))
+            search = tau_search(setting, first)
+            refine = search.best(Refinement(network), gaussian, by_layers=False)
+            posteriors["Gaussian with τ"] = refine(gaussian)
+        for kind, posterior in posteriors.items():
             drawn = posterior.draw(config.num_draws, generator(config.seed, "limits", "held_out"))
-            average = mean_probabilities(network, drawn, images)
-            rows[f"{kind}, {name}"] = held_out_scores(average, averages[1], setting, images)
+            rows[f"{kind}, {name}"] = score(mean_probabilities(network, drawn, images))
     return rows
 
 
-def held_out_scores(average: Tensor, truth: Tensor, setting: Setting, images: Tensor) -> dict:
-    labels = setting.data.test_labels[: len(images)]
-    others = {"accuracy": accuracy(average, labels), "nll": mean_nll(average, labels)}
-    return closeness(average, truth) | others
+def own_scores(average: Tensor, setting: Setting) -> dict[str, float]:
+    """Return the scores that need no other posterior, on the first test images."""
+    labels = setting.data.test_labels[: len(average)]
+    return {
+        "accuracy": accuracy(average, labels),
+        "nll": mean_nll(average, labels),
+        "ece": calibration_error(average, labels),
+    }
 
 
 # ---- is there anything to align?
@@ -217,20 +279,32 @@ def matched_cosine(
     return torch.cat(cosines).mean().item()
 
 
-def align_noise(setting: Setting, views: Views, truth: str) -> dict[str, float]:
-    """Return by way the variance that is left of networks from the prior, relative to before."""
+def align_noise(setting: Setting, views: Views, truth: str, average: Tensor) -> dict[str, dict]:
+    """Return by way what rebasin does to networks from the prior, as many as the study's samples.
+
+    "remaining_variance" is relative to before, over live weights; "closeness" that of q_r fitted to
+    them to the truth's predictions; "reliability" as in `split_half`.
+    """
     network, config = setting.network, setting.config
     drawn = [prior_network(setting, number) for number in range(config.study_samples)]
     unmoved = [Transformation(network)] * len(drawn)
     networks = RebasedSamples(network, drawn, unmoved, setting.device)
     reference = drawn[0].to(setting.device)
     before = merge_all(fit_blocks(networks, len(drawn))).variance()[setting.alive].sum()
-    left = {}
-    for column in (c for c in views.ways if c.method == truth and c.view.way):
-        way = WAYS[column.view.way]
-        found = align_in_way(way, networks, reference, setting, 1, config.further_rounds)
-        left[column.key] = (found.rebased().variance()[setting.alive].sum() / before).item()
-    return left
+    ways = {Column(truth, REBASED): Way(setting.matching, FIRST, "the paper's")}
+    ways |= {c: WAYS[c.view.way] for c in views.ways if c.method == truth and c.view.way}
+    images, found = setting.data.test_images[: len(average)], {}
+    for column, way in ways.items():
+        aligned = align_in_way(way, networks, reference, setting, 2, config.further_rounds)
+        moments = aligned.rebased()
+        random = generator(config.seed, "limits", "null")
+        draws = moments.gaussian(network).draw(config.num_draws, random)
+        found[column.key] = {
+            "remaining_variance": (moments.variance()[setting.alive].sum() / before).item(),
+            "closeness": closeness(mean_probabilities(network, draws, images), average),
+            "reliability": split_half(aligned.rebased_blocks, setting.groups),
+        }
+    return found
 
 
 # ---- weight by weight
