@@ -157,15 +157,18 @@ def _percent(share: float | None) -> str:
 
 def _cross_fitted(found: dict, names: dict) -> Table:
     truth = next(iter(names.values()))
+    parts = ("mean", "std", "null")
     rows = [
-        [f"{truth} and {names[name]}", *(number(row[part], 3, "+") for part in row)]
+        [f"{truth} and {names[name]}"]
+        + [with_known_error(row[p], row.get(f"{p}_error"), 3, sign="+") for p in parts]
         for name, row in found.items()
     ]
     return Table(
         ["", "μ", "σ", f"μ, networks from the prior in place of {truth}'s"], rows,
         title="Weight by weight, cross-fitted",
         note="Units are matched on half of the pixels, and the weights of the other half are "
-        "correlated, so alignment of noise has no part in it.",
+        "correlated, so alignment of noise has no part in it. Errors: hidden units and blocks of "
+        "samples are resampled; a distribution's training is not.",
     )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def test_known_permutations_must_not_change_the_function_either():
 
 
 def test_cycle_errors_are_the_share_of_units_out_of_order():
-    """Copies of one network whose 20 units are put in order, but for some pairs that are swapped."""
+    """Copies of one network whose 20 units are put in order, but for some swapped pairs."""
     copies, planted = permuted(networks(1) * 5)
     found = Aligned(NETWORK, copies[0], 5)
     for swaps, move in zip((5, 0, 1, 3, 6), planted, strict=True):

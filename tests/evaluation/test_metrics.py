@@ -4,6 +4,7 @@ import math
 
 from utils.evaluation.metrics import (
     accuracy,
+    accuracy_difference,
     agreement,
     brier,
     calibration_error,
@@ -97,3 +98,18 @@ def test_brier_of_calibrated_predictions_is_one_minus_their_squares():
     # E Σ (p − [y])² = Σ p² − 2 Σ p² + 1; a point's Brier score spreads by about 0.4
     expected = 1 - p.square().sum(-1).mean().item()
     assert brier(p, labels) == pytest.approx(expected, abs=4 * 0.4 / 200_000**0.5)
+
+
+def test_the_paired_error_of_accuracies_is_that_of_resampled_points():
+    """Of 4,000 points both predictions get 60 % right; 300 and 200 are right in one alone."""
+    hits = torch.zeros(2, 4000, dtype=torch.long)
+    hits[:, :2400] = 1
+    hits[0, 2400:2700], hits[1, 2700:2900] = 1, 1
+    predictions = torch.nn.functional.one_hot(1 - hits, 2).double()  # class 0 is right
+    labels = torch.zeros(4000, dtype=torch.long)
+    found = accuracy_difference(*predictions, labels)
+    assert found["difference"] == pytest.approx(100 / 4000)
+    chosen = torch.randint(4000, (2000, 4000), generator=torch.Generator().manual_seed(0))
+    gains = (hits[0] - hits[1]).double()[chosen].mean(1)
+    assert found["error"] == pytest.approx(gains.std().item(), rel=0.05)
+    assert accuracy_difference(predictions[0], predictions[0], labels)["error"] == 0

@@ -13,6 +13,7 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     views           the distributions behind the columns
     weight_space    means and deviations of all posteriors in one frame
     checks          what diagnostics.json holds; q_r with other references, and of the prior
+    cross_fitting   weights correlated where matching did not look, with errors
     limits          how far to trust q_r's numbers: draws, halves, matched units, pixels
     evaluate        posteriors opened, checked and compared with one of them, with errors
     pruning         which weights to keep, and what accuracy is left

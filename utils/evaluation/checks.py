@@ -14,7 +14,7 @@ from utils.evaluation.alignment import (
     spaced_beside,
     spaced_references,
 )
-from utils.evaluation.metrics import Prediction, closeness, scores
+from utils.evaluation.metrics import Prediction, accuracy_difference, closeness, scores
 from utils.evaluation.predictions import (
     DIRECT,
     LOW_RANK,
@@ -83,10 +83,24 @@ def check_posteriors(
             "random": chance_transpositions(setting.network).mean,
         },
         f"halves_of_{truth}": closeness(*halves),
+        "accuracy_differences": compare_accuracies(setting, predictions, Column(truth, SAMPLE)),
         **study(setting, samples, aligned, predictions, space, mixed),
         **describe_rank(views, truth),
         **describe_ways(setting, samples, views, truth),
     }
+
+
+def compare_accuracies(
+    setting: Setting, predictions: dict[Column, PartPredictions], truth: Column
+) -> dict[str, dict]:
+    """Return every column's accuracy minus the truth's, with its error over the same test points.
+
+    For the truth itself it is that of its first half minus that of its second.
+    """
+    labels, average = setting.data.test_labels, predictions[truth].average()
+    pairs = {column.key: (each.average(), average) for column, each in predictions.items()}
+    pairs[truth.key] = predictions[truth].halves()
+    return {key: accuracy_difference(*pair, labels) for key, pair in pairs.items()}
 
 
 def in_prior_units(setting: Setting, gaussian: Gaussian) -> Gaussian:

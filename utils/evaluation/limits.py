@@ -10,8 +10,9 @@ cross_fitted    units matched on half of the pixels, weights of the other half c
 dead_pixels     predictions on test images with noise on pixels that are zero in training
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+<<<<<<< HEAD
 from utils.evaluation.alignment import (
     FIRST,
     WAYS,
@@ -27,15 +28,23 @@ from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPrediction
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Refinement, Views, tau_search
 from utils.evaluation.weight_space import marginal_gaussian
+=======
+from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
+from utils.evaluation.checks import prior_network
+from utils.evaluation.cross_fitting import cross_fitted, some_networks
+from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
+from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
+from utils.evaluation.setting import Setting
+from utils.evaluation.views import Views
+>>>>>>> 348b182e27092819eacfda29d738a6453a3683e5
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
-from utils.posteriors.gaussian import Gaussian, rebase_gaussian
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
-from utils.posteriors.posterior import Posterior, is_set
+from utils.posteriors.posterior import Posterior
 from utils.rebasin.matching import RESPONSES
-from utils.rebasin.response_matching import ActivationMatcher, Stack
+from utils.rebasin.response_matching import Stack
 from utils.runs.seeding import generator
 from utils.settings.wording import plural
 from utils.symmetry.transformation import Transformation, random_transformation
@@ -307,67 +316,6 @@ def align_noise(setting: Setting, views: Views, truth: str, average: Tensor) -> 
     return found
 
 
-# ---- weight by weight
-
-
-def cross_fitted(setting: Setting, candidates: dict[str, Posterior], truth: str) -> dict | None:
-    """Correlate μ and σ with the truth's over weights whose pixels had no part in the matching.
-
-    Units are matched by activation on images that show every other pixel; the weights of the other
-    pixels, which matching cannot make alike, are correlated. Both halves of the pixels take turns.
-    "null" has networks from the prior in place of the truth's samples: it should be 0.
-    """
-    pixels = setting.network.pixel_slot
-    others = {name: each for name, each in candidates.items() if name != truth}
-    if pixels is None or not others:
-        return None
-    samples = list(_networks(setting, candidates[truth]))
-    drawn = [prior_network(setting, number).to(samples[0]) for number in range(len(samples))]
-    alive = setting.data.train_images.any(0).flatten()
-    found = {name: {"mean": [], "std": [], "null": []} for name in others}
-    for half in (0, 1):
-        shown = torch.arange(len(alive), device=alive.device) % 2 == half
-        images = setting.study_images.flatten(1) * shown
-        images = images.reshape(-1, *setting.network.input_shape)
-        hidden = torch.zeros(setting.network.num_weights, dtype=torch.bool, device=alive.device)
-        pixels.of(hidden)[..., alive & ~shown] = True
-        ours, null = (_fit_on(setting, each, images) for each in (samples, drawn))
-        for name, posterior in others.items():
-            if is_set(posterior):
-                theirs = _fit_on(setting, list(_networks(setting, posterior)), images)
-            elif (gaussian := marginal_gaussian(posterior)) is None:
-                found.pop(name, None)
-                continue
-            else:
-                theirs = gaussian.to(setting.device)
-            for part, like in (("mean", ours), ("null", null)):
-                matcher = ActivationMatcher(setting.network, like.mean, images)
-                moved, _ = rebase_gaussian(setting.network, theirs, matcher)
-                found[name][part].append(correlation(like.mean[hidden], moved.mean[hidden]))
-                if part == "mean":
-                    found[name]["std"].append(correlation(like.std[hidden], moved.std[hidden]))
-    return {
-        name: {part: float(np.mean(values)) for part, values in parts.items()}
-        for name, parts in found.items()
-    }
-
-
-def _networks(setting: Setting, posterior: Posterior) -> Iterator[Tensor]:
-    """Yield some of a posterior's networks: evenly spaced samples, or draws."""
-    count = setting.config.study_samples
-    if is_set(posterior):
-        drawn = (posterior[position] for position in spaced_positions(len(posterior), count))
-    else:
-        drawn = posterior.draw(count, generator(setting.config.seed, "limits", "networks"))
-    return (weights.to(setting.device) for weights in drawn)
-
-
-def _fit_on(setting: Setting, samples: list[Tensor], images: Tensor) -> Gaussian:
-    """Return q_r of samples rebased to the first on these images."""
-    matcher = ActivationMatcher(setting.network, samples[0], images)
-    return fit_to(setting, samples, matcher, len(samples))[0].posterior
-
-
 # ---- noise on dead pixels
 
 
@@ -387,10 +335,10 @@ def dead_pixel_noise(
     images, labels = data.test_images[some], data.test_labels[some]
     random = generator(config.seed, "limits", "dead_pixels")
     noise = torch.randn(images.shape, generator=random).to(images) * dead
-    networks = {name: list(_networks(setting, posterior)) for name, posterior in candidates.items()}
+    networks = {name: list(some_networks(setting, each)) for name, each in candidates.items()}
     scaled = [column for column in views.fits if column.view.key == "consensus_tau"]
     for column in (Column(truth, REBASED), *scaled):
-        networks[column.key] = list(_networks(setting, views.fits[column].posterior))
+        networks[column.key] = list(some_networks(setting, views.fits[column].posterior))
     rows = {}
     for name, weights in networks.items():
         rows[name] = []

@@ -104,6 +104,18 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
     return (torch.bincount(bins, surplus).abs().sum() / len(labels)).item()
 
 
+def accuracy_difference(probabilities: Tensor, others: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return accuracy minus that of another prediction of the same points, and its paired error.
+
+    The error is that of resampled points, the same for both: s / √N, with the deviation s of the
+    differences between hits. Points that both get right, or wrong, do not add to it (McNemar 1947).
+    """
+    hits = [(each.argmax(-1) == labels).double() for each in (probabilities, others)]
+    gains = hits[0] - hits[1]
+    error = gains.std(correction=0).item() / len(labels) ** 0.5
+    return {"difference": gains.mean().item(), "error": error}
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (

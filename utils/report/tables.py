@@ -53,9 +53,9 @@ def with_error(
 
 
 def with_known_error(
-    value: float | None, error: float | None, digits: int, factor: float = 1
+    value: float | None, error: float | None, digits: int, factor: float = 1, sign: str = ""
 ) -> str:
     """Format the same, or the number alone if it is None or its error is."""
     if value is None or error is None:
-        return number(value if value is None else factor * value, digits)
-    return with_error(value, error, digits, factor)
+        return number(value if value is None else factor * value, digits, sign)
+    return with_error(value, error, digits, factor, sign)
