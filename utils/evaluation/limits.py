@@ -12,7 +12,6 @@ dead_pixels     predictions on test images with noise on pixels that are zero in
 
 from collections.abc import Sequence
 
-<<<<<<< HEAD
 from utils.evaluation.alignment import (
     FIRST,
     WAYS,
@@ -22,21 +21,12 @@ from utils.evaluation.alignment import (
     align_in_way,
     spaced_positions,
 )
-from utils.evaluation.checks import fit_to, prior_network
-from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
-from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
-from utils.evaluation.setting import Setting
-from utils.evaluation.views import Refinement, Views, tau_search
-from utils.evaluation.weight_space import marginal_gaussian
-=======
-from utils.evaluation.alignment import WAYS, Aligned, RebasedSamples, align_in_way, spaced_positions
 from utils.evaluation.checks import prior_network
 from utils.evaluation.cross_fitting import cross_fitted, some_networks
 from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
 from utils.evaluation.setting import Setting
-from utils.evaluation.views import Views
->>>>>>> 348b182e27092819eacfda29d738a6453a3683e5
+from utils.evaluation.views import Refinement, Views, tau_search
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
@@ -57,7 +47,7 @@ NOISE = (0.0, 0.25, 0.5, 1.0, 2.0)  # deviations on dead pixels, whose values li
 COUNTS = (5, 10, 20, 50, 100, 200, 500, 1000)  # of draws
 SMALLEST_COUNT = 50  # of draws that a limit is extrapolated from
 NUM_GROUPS = 5  # of draws, left out one at a time for the limit's error
-FEW = (1, 2, 5, 10)  # samples in place of a distribution
+FEW_SAMPLES = (1, 2, 5, 10)  # samples in place of a distribution
 
 
 def find_limits(
@@ -103,11 +93,11 @@ def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
         scored = [closeness(batch, truth) for batch in batches]
-        rows.append({"draws": count, "batches": len(batches), **averaged(scored)})
+        rows.append({"draws": count, "batches": len(batches), **mean_and_error(scored)})
     return {"rows": rows, "limit": limit_of(probabilities, truth)}
 
 
-def averaged(scored: Sequence[dict[str, float]]) -> dict[str, float | None]:
+def mean_and_error(scored: Sequence[dict[str, float]]) -> dict[str, float | None]:
     """Return the mean of every score and its standard error, None of a single one."""
     values = np.array([list(each.values()) for each in scored])
     errors = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else None
@@ -135,7 +125,7 @@ def limit_of(probabilities: Sequence[Tensor], truth: Tensor) -> dict[str, float]
         for count in counts:
             starts = range(0, len(draws) - count + 1, count)
             scored = [closeness(sum(draws[k : k + count]) / count, truth) for k in starts]
-            rows.append({"draws": count, **averaged(scored)})
+            rows.append({"draws": count, **mean_and_error(scored)})
         return {name: extrapolate(rows, name) for name in scored[0]}
 
     whole = fitted(probabilities)
@@ -202,10 +192,10 @@ def held_out(
         return closeness(average, truth) | own_scores(average, setting)
 
     rows = {"samples": score(sum(predicted) / middle)}
-    for count in (n for n in FEW if n < middle):
+    for count in (n for n in FEW_SAMPLES if n < middle):
         # samples of one set are far apart in the chain
         sets = [predicted[k :: middle // count][:count] for k in range(middle // count)]
-        scored = averaged([score(sum(each) / count) for each in sets])
+        scored = mean_and_error([score(sum(each) / count) for each in sets])
         rows[plural(count, "sample")] = scored
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,

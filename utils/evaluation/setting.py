@@ -70,7 +70,7 @@ class EvaluationConfig(Config):
         10, "pairs of samples behind cycle errors and cosines of units", minimum=2
     )
     limit_draws: int = option(
-        200, "draws of q_r in the study of what its numbers are worth; 0: leave it out", minimum=0
+        1000, "draws of q_r in the study of what its numbers are worth; 0: leave it out", minimum=0
     )
     elbo_draws: int = option(20, "weights drawn for each ELBO; 0: leave it out", minimum=0)
 
