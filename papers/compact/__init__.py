@@ -10,6 +10,7 @@ values.yaml has the numbers that the paper prints.
     permutation_figures    Figures 2 and 3: barriers and numbers of transpositions
     weight_figures         Figures 4 and 5: weights by method, pruning
     hmc_figures            HMC under priors of different width, and beside biased samplers
+    verdicts               when a claim gets a mark, by its standard errors
     claims                 what the paper says, judged by our results
     paper                  all of it as one `Paper`, with the sections of the report
 """

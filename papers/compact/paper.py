@@ -10,6 +10,7 @@ from papers.compact.tables import (
     sparsity_table,
     ways_table,
 )
+from papers.compact.verdicts import RULE
 from utils.report import figures
 from utils.report.chain import chain_tables, mixing_warning
 from utils.report.paper import Paper, RunFigure, RunTables, Section
@@ -166,6 +167,7 @@ PAPER = Paper(
     steps=COMPACT_STEPS,
     artefacts=COMPACT_ARTEFACTS,
     claims=CLAIMS,
+    rule=RULE,
     sections=SECTIONS,
     cautions=(quick_is_smaller, mixing_warning),
     numbers={

@@ -309,7 +309,7 @@ def _findings(entry: Entry) -> list[str]:
         f"<h2 id={entry.anchor('findings')}>Findings</h2>",
         f"<p class=soft>The mark says how a claim of the paper fares here: "
         f"{', '.join(map(_marked, MARKS))}. The criteria are stated with the claims; they are "
-        "ours, because the paper gives none.</p>",
+        f"ours, because the paper gives none. {escaped(entry.paper.rule)}</p>",
         f"<h3>In short</h3>\n{_in_short(in_short)}" if in_short else "",
         "<h3>What the paper says, and what our numbers say</h3>",
         f"<p>{len(papers)} claims ({counts}).</p>",

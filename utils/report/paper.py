@@ -46,7 +46,7 @@ class Step:
 # ---- what to judge
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
-UNDECIDED = "no verdict"  # a threshold lies within two standard errors of what was measured
+UNDECIDED = "no verdict"  # what was measured is too uncertain, by the paper's rule
 MARKS = {  # their signs and styles
     HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
     UNDECIDED: ("?", "unknown"), UNKNOWN: ("–", "unknown"),
@@ -178,6 +178,7 @@ class Paper:
     artefacts: dict[str, tuple[str, ...]]  # kinds of the runs that each is made from
     claims: tuple[Claim, ...]
     sections: tuple[Section, ...]
+    rule: str = ""  # when a claim has no verdict
     cautions: tuple[Callable[[Results], str], ...] = ()  # each a sentence to read first, or ""
     numbers: dict[str, Callable[[Results], object]] = field(default_factory=dict)  # for programs
 
