@@ -16,7 +16,6 @@ directory's name.
 """
 
 import argparse
-import importlib
 import os
 import shlex
 import signal
@@ -35,13 +34,18 @@ from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
 from utils.runs.jobs import start_child
 from utils.runs.progress import duration
-from utils.runs.script import RESUME_COMMAND, STOPPED_BY_USER, Stopped, ends_in_a_sentence
+from utils.runs.script import (
+    RESUME_COMMAND,
+    STOPPED_BY_USER,
+    Stopped,
+    ends_in_a_sentence,
+    settings_for,
+)
 from utils.settings.config import (
     Config,
     Parser,
     add_shared_flags,
     changes,
-    load_config,
     reopening_fields,
 )
 from utils.settings.errors import UserError
@@ -263,10 +267,7 @@ def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> l
 
 def config_of(step: Step, arguments: list[str]) -> Config:
     """Return the settings that the step's script will have with these arguments."""
-    script = importlib.import_module(step.script)
-    # train.py has the settings of the method that its arguments name.
-    config_class = script.CONFIG if hasattr(script, "CONFIG") else script.config_class(arguments)
-    return load_config(config_class, step.script, arguments)
+    return settings_for(ROOT / f"{step.script}.py", arguments)[0]
 
 
 def check_to_do(tasks: list[Task], options: argparse.Namespace) -> dict[Path, str]:

@@ -16,7 +16,6 @@ and .pdf (the metric against the settings), and the output of every run as .log.
 import argparse
 import os
 import re
-import runpy
 import shlex
 import sys
 from dataclasses import asdict, dataclass, fields
@@ -30,8 +29,14 @@ from utils.runs.locks import lock_directory
 from utils.runs.lookup import run_directory
 from utils.runs.progress import duration, progress_bar
 from utils.runs.run import flat
-from utils.runs.script import ends_in_a_sentence
-from utils.settings.config import Config, Parser, add_shared_flags, load_config, reopening_fields
+from utils.runs.script import ends_in_a_sentence, settings_for
+from utils.settings.config import (
+    Config,
+    Parser,
+    add_shared_flags,
+    config_names,
+    reopening_fields,
+)
 from utils.settings.errors import UserError
 from utils.settings.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 from utils.settings.wording import plural
@@ -112,7 +117,7 @@ def find_file(name: str) -> Path:
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     """Return all runs of the sweep, after checking the settings of each."""
-    script = load_script(sweep)
+    script = find_script(sweep)
     given = {name: getattr(options, name) for name in SHARED_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
     points = {}
@@ -121,8 +126,7 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
         fixed = {"run_batch_name": sweep.name} | sweep.fixed | given | {"run_name": label}
         arguments = [*sweep.arguments, *as_arguments(fixed | settings), "--resume"]
         try:
-            config_class, kind = settings_of(script, arguments)
-            config = load_config(config_class, Path(sweep.program).stem, arguments)
+            config, kind = settings_for(script, arguments)
         except UserError as error:
             raise UserError(f"{sweep.path}, {label}: {error}") from None
         if label in points:
@@ -133,24 +137,14 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     return list(points.values())
 
 
-def load_script(sweep: Sweep) -> dict:
-    """Return what the script defines."""
-    files = sorted(ROOT.glob("*.py"))
-    scripts = [file.name for file in files if "\n    run_script(" in file.read_text()]
+def find_script(sweep: Sweep) -> Path:
+    """Return the script that is swept; scripts have their settings in configs/<script>/."""
+    scripts = [file.name for file in sorted(ROOT.glob("*.py")) if config_names(file.stem)]
     if sweep.program not in scripts:
         raise UserError(
             f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
-    return runpy.run_path(str(ROOT / sweep.program))
-
-
-def settings_of(script: dict, arguments: list[str]) -> tuple[type[Config], str]:
-    """Return the class of a script's settings, and the kind of its runs."""
-    if "CONFIG" in script:
-        return script["CONFIG"], script["KIND"]
-    # train.py has those of the method that its arguments name.
-    method = script["METHODS"][script["chosen_method"](arguments)]
-    return script["config_class"](arguments), method.kind
+    return ROOT / sweep.program
 
 
 def check_unchanged(point: Point) -> None:

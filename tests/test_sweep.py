@@ -167,6 +167,19 @@ def test_train_is_swept_with_the_settings_of_each_points_method(command):
     assert sgd == "sgd-MNIST-quick-method=sgd"
 
 
+def test_a_script_of_your_own_is_swept_as_soon_as_it_has_settings(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr("utils.settings.config.CONFIG_ROOT", tmp_path)
+    code = "from utils.settings.config import Config as CONFIG\n\nKIND = 'own'\n"
+    (tmp_path / "mine.py").write_text(code)
+    given = command({"seed": {"values": [1]}}, program="mine.py", fixed={})
+    with pytest.raises(UserError, match="must be one of"):
+        plan(given)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "paper.yaml").touch()
+    assert plan(given)[0].directory.name == "own-MNIST-paper-seed=1"
+
+
 @pytest.mark.parametrize("fixed", [{}, {"method": {"value": "none"}}])
 def test_a_sweep_of_train_must_name_a_method_that_exists(command, fixed):
     given = command({"seed": {"values": [1]}}, program="train.py", fixed=TRAINED | fixed)
