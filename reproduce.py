@@ -18,8 +18,6 @@ directory's name.
 import argparse
 import os
 import shlex
-import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -32,15 +30,9 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results, RunResult, open_results
 from utils.runs.compute import choose_device
-from utils.runs.jobs import start_child
+from utils.runs.jobs import start_child, wait_for
 from utils.runs.progress import duration
-from utils.runs.script import (
-    RESUME_COMMAND,
-    STOPPED_BY_USER,
-    Stopped,
-    ends_in_a_sentence,
-    settings_for,
-)
+from utils.runs.script import RESUME_COMMAND, ends_in_a_sentence, settings_for
 from utils.settings.config import (
     Config,
     Parser,
@@ -364,35 +356,6 @@ def run_task(task: Task, overwrite: bool) -> int:
     # A script that is stopped says how to go on: with our command, not with its own.
     environment = os.environ | {RESUME_COMMAND: command()}
     return wait_for(start_child([*words, *task.arguments], env=environment))
-
-
-def wait_for(process: subprocess.Popen) -> int:
-    """Return the exit code; end if it was stopped, once it has saved its work.
-
-    The terminal sends Ctrl-C to the script as well; SIGTERM is passed on.
-    """
-    stopped = False
-
-    def stop(signum, frame) -> None:
-        nonlocal stopped
-        stopped = True
-        process.terminate()
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        while True:
-            try:
-                code = process.wait()
-                break
-            except KeyboardInterrupt:
-                stopped = True
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if code == STOPPED_BY_USER:
-        sys.exit(code)
-    if stopped:
-        raise Stopped
-    return code
 
 
 # ---- reporting

@@ -16,6 +16,7 @@ from papers import COMPACT, SYMMETRY
 from tests.conftest import REPOSITORY
 from utils.runs.files import read_mapping
 from utils.runs.lookup import identify, run_directory
+from utils.runs.script import STOPPED_BY_USER
 from utils.settings import config as config_module
 from utils.settings.errors import UserError
 
@@ -497,7 +498,7 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
 
 
 def test_a_script_that_was_stopped_has_said_how_to_go_on(calls, call, monkeypatch, capsys):
-    monkeypatch.setattr(calls, "process", lambda command: reproduce.STOPPED_BY_USER)
+    monkeypatch.setattr(calls, "process", lambda command: STOPPED_BY_USER)
     with pytest.raises(SystemExit) as ended:
         call()
     assert ended.value.code == 130
