@@ -9,6 +9,7 @@ import sys
 import sweep
 from tests.conftest import REPOSITORY, wait_for
 from utils.runs.locks import lock_directory
+from utils.runs.points import Point
 from utils.settings.errors import UserError
 from utils.settings.sweeps import read_sweep
 
@@ -42,7 +43,7 @@ def command(tmp_path, data_dir):
     return make
 
 
-def plan(command: list[str]) -> list[sweep.Point]:
+def plan(command: list[str]) -> list[Point]:
     options = sweep.read_options(command[1:])
     return sweep.plan_points(read_sweep(sweep.find_file(options.file)), options)
 
@@ -199,7 +200,7 @@ def test_a_run_of_other_inputs_is_no_point(command):
 def test_a_finished_run_of_which_more_is_asked_for_goes_on(command, tmp_path):
     """Numbers of runs, such as these, may grow."""
 
-    def point(num_runs: int) -> sweep.Point:
+    def point(num_runs: int) -> Point:
         fixed = {"config_name": {"value": "quick"}, "num_runs": {"value": num_runs}}
         program = "MNIST_number_of_transpositions.py"
         return plan(command({"seed": {"values": [1]}}, program=program, fixed=fixed))[0]
