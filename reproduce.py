@@ -23,16 +23,7 @@ from collections import Counter
 from pathlib import Path
 
 from papers import CONCLUSIONS, PAPERS
-from papers.tasks import (
-    SCRIPTS,
-    Task,
-    artefacts_of,
-    find_results,
-    plan_tasks,
-    seconds_left,
-    steps_for,
-    to_do,
-)
+from papers.tasks import SCRIPTS, Task, artefacts_of, find_results, plan_tasks, seconds_left, to_do
 from utils.data.sources import SOURCES
 from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
@@ -134,7 +125,7 @@ def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
         owners = [paper.name for paper in chosen if name in artefacts_of([paper])]
         for owner in owners if options.paper else owners[:1]:
             named[owner].append(name)
-    return {paper.name: steps_for(paper, named[paper.name]) for paper in chosen}
+    return {paper.name: paper.steps_for(named[paper.name]) for paper in chosen}
 
 
 def check_places(options: argparse.Namespace) -> None:

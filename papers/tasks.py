@@ -54,16 +54,6 @@ def artefacts_of(papers: Iterable[Paper]) -> list[str]:
     return list(dict.fromkeys([*names, "report", *kinds]))
 
 
-def steps_for(paper: Paper, artefacts: Iterable[str]) -> list[Step]:
-    """Return the steps that make the artefacts, with all they need, in order."""
-    known = {step.kind: (step.kind,) for step in paper.steps} | paper.artefacts
-    wanted = {kind for name in artefacts for kind in known.get(name, ())}
-    for step in reversed(paper.steps):  # a step needs only earlier ones
-        if step.kind in wanted:
-            wanted |= set(step.needs)
-    return [step for step in paper.steps if step.kind in wanted]
-
-
 def find_results(paper: Paper, out_dir: str, preset: str, dataset: str) -> Results:
     """Return the paper's runs, whether they exist or not."""
     names = {
