@@ -107,12 +107,11 @@ def wait_for(process: subprocess.Popen) -> int:
         stopped = True
         process.terminate()
 
-    before = signal.signal(signal.SIGTERM, stop)
+    code, before = None, signal.signal(signal.SIGTERM, stop)
     try:
-        while True:
+        while code is None:
             try:
                 code = process.wait()
-                break
             except KeyboardInterrupt:
                 stopped = True
     finally:
