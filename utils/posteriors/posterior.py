@@ -21,6 +21,7 @@ from utils.networks.network import Network
 from utils.posteriors.samples import save_kind
 from utils.symmetry.transformation import Transformation
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,11 @@ class Mixture:
                 return component[position]
             position -= len(component)
         raise IndexError(position)
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Return what is known of all vectors under this name, if all components know it."""
+        values = [each.known(name) for each in self.components]
+        return None if any(each is None for each in values) else np.concatenate(values)
 
     @property
     def num_chains(self) -> int:
