@@ -48,6 +48,7 @@ class Mixture:
     components: Sequence[Posterior]
 
     mean = None
+    is_chain = False  # its components are independent of one another
 
     @property
     def network(self) -> Network:
@@ -109,7 +110,7 @@ class Mixture:
 def is_set(posterior: Posterior) -> bool:
     """Return whether a posterior is a set of weight vectors rather than a distribution.
 
-    Sets have a length, items and num_chains.
+    Sets have a length, items, num_chains and is_chain.
     """
     if isinstance(posterior, Mixture):
         return all(map(is_set, posterior.components))
