@@ -32,10 +32,5 @@ from utils.runs.script import run_script
 METHOD = HMC()
 KIND, CONFIG = METHOD.kind, METHOD.Config
 
-
-def main(config) -> None:
-    run_method(METHOD, config)
-
-
 if __name__ == "__main__":
-    run_script(main, CONFIG, __file__, __doc__)
+    run_script(lambda config: run_method(METHOD, config), CONFIG, __file__, __doc__)

@@ -10,7 +10,8 @@ The paper's Table 1 and Figure 4, and the checks behind them.
 
 --posteriors adds others under names of your choice: run directories, or files in them. All are
 compared with --truth, which must be a set of weight vectors. --further chooses columns beyond the
-paper's, which docs/compact.md explains.
+paper's, which docs/compact.md explains. Networks with the EmpCov prior have other inputs, so they
+are compared only under noise on dead pixels: --noise_beside EmpCov=PATH.
 
 Leaves in its run directory
 
@@ -48,7 +49,6 @@ from utils.evaluation.evaluate import (
     open_candidate,
 )
 from utils.evaluation.setting import EvaluationConfig
-from utils.networks.registry import inputs_for
 from utils.report.tables import Table
 from utils.runs.files import read_mapping
 from utils.runs.lookup import NEWEST, PastRun, check_kind, existing, locate
@@ -77,6 +77,10 @@ class EvalConfig(EvaluationConfig):
     posteriors: list[str] = option(
         [], "more posteriors under names of your choice", metavar="NAME=PATH", changeable=True
     )
+    noise_beside: list[str] = option(
+        [], "posteriors of any network or prior, for the figure of noise on dead pixels only",
+        metavar="NAME=PATH", changeable=True,
+    )  # fmt: skip
     samples: str | None = option(None, "samples.npy beside network.json, in place of HMC's")
     truth: str = option("hmc", "name of the posterior that all others are compared with")
     discard: float = option(0.0, "share of the truth's chains left out at their start", minimum=0)
@@ -88,14 +92,17 @@ class EvalConfig(EvaluationConfig):
 def main(config: EvalConfig) -> None:
     candidates = find_candidates(config)
     truth = candidates[config.truth]
-    inputs = {input_name(name): each.identity for name, each in candidates.items()}
+    paths = named_paths(config, config.noise_beside, "--noise_beside")
+    beside = {name: open_candidate(name, name, path) for name, path in paths.items()}
+    opened = candidates | beside
+    inputs = {input_name(name): each.identity for name, each in opened.items()}
     device = begin(config, KIND, inputs)
     num_train = truth.run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     check_data(truth, data)
-    data = inputs_for(truth.posterior.network, data).to(device)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
-    evaluate(candidates, config.truth, data, run, about(candidates, config.truth))
+    described = about(candidates, config.truth)
+    evaluate(candidates, config.truth, data.to(device), run, described, beside)
     report(run)
 
 

@@ -21,27 +21,21 @@ checks. Chains that do not meet the criteria of a reference are refused, or mark
 """
 
 import argparse
-import csv
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from utils.data.datasets import load_dataset
-from utils.evaluation.metrics import accuracy, mean_nll, scores
-from utils.evaluation.predictions import predict_samples
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
-from utils.networks.predictions import class_probabilities
 from utils.networks.registry import ARCHITECTURES, conv_network, inputs_for, usual_shape
 from utils.posteriors.exchange import export_tars, import_networks, read_all
 from utils.posteriors.files import open_posterior
 from utils.posteriors.named_samples import save_named_samples
-from utils.posteriors.posterior import Mixture, is_set
+from utils.posteriors.posterior import is_set
 from utils.quality.gold import floor_text, read_gold, save_gold
-from utils.report.card import NetworkSet, card, preparation
-from utils.report.chain import chain_facts, chain_sections, gold_card, is_chain
-from utils.runs.files import read_mapping
+from utils.report.card import card
+from utils.report.chain import chain_facts, gold_card, is_chain
+from utils.report.published import describe_set, predict_chains, prediction_facts
+from utils.runs.files import new_folder
 from utils.runs.lookup import PastRun
 from utils.runs.progress import progress_bar
 from utils.runs.script import ends_in_a_sentence
@@ -50,12 +44,9 @@ from utils.settings.errors import UserError
 from utils.settings.wording import plural
 
 import torch
-from torch import Tensor
 
 EXPORT_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 LICENCE = "MIT, as the repository that they were made with."
-ONE_CHAIN_PARTS = 10  # that a single chain's predictions are kept in
-OWN_SCORES = ("sample_accuracy", "nll", "ece", "brier")  # of HMC's predictions, for the card
 
 
 def main() -> None:
@@ -147,88 +138,24 @@ def export(options: argparse.Namespace) -> None:
         )
     name = options.name or "-".join(filter(None, [posterior.network.name, run.dataset]))
     check_name(name)
-    dtype = EXPORT_DTYPES[options.dtype]
+    count, dtype = len(posterior), EXPORT_DTYPES[options.dtype]
     place = options.out_dir or Path("exported") / name
     with new_folder(place) as folder:
         if options.tar:
             paths = export_tars(folder, name, posterior, dtype)
             contents = ", ".join(path.name for path in paths)
         else:
-            with progress_bar(len(posterior), "writing", unit="network") as bar:
-                save_named_samples(
-                    folder, posterior.network, counted(posterior, bar), len(posterior), dtype
-                )
-            (folder / "README.md").write_text(card(describe(folder, name, run, options)))
+            with progress_bar(count, "writing", unit="network", items=posterior) as rows:
+                save_named_samples(folder, posterior.network, rows, count, dtype)
+            networks = describe_set(folder, name, run, dtype, options.licence, options.data_dir)
+            (folder / "README.md").write_text(card(networks))
             contents = "README.md is their card"
-    print(f"Wrote {plural(len(posterior), 'network')} to {place}: {contents}.")
+    print(f"Wrote {plural(count, 'network')} to {place}: {contents}.")
 
 
 def check_name(name: str) -> None:
     if "/" in name or name.startswith("."):
         raise UserError(f"--name is part of a path: no '/' and no leading '.' in {name!r}, please.")
-
-
-def counted(rows, bar) -> Iterator[Tensor]:
-    for row in rows:
-        yield row
-        bar.update()
-
-
-def describe(folder: Path, name: str, run: PastRun, options: argparse.Namespace) -> NetworkSet:
-    """Return what the card says of the networks in a folder, after scoring them."""
-    posterior = open_posterior(folder)
-    numbers = numbers_of(open_posterior(options.run))
-    summary = read_mapping(run.directory / "summary.json")
-    networks = NetworkSet(
-        name, posterior.network, len(posterior), EXPORT_DTYPES[options.dtype], options.licence,
-        run.config, run.meta, run.dataset, summary.get("failed"),
-    )  # fmt: skip
-    if run.dataset is None:
-        return networks
-    data = load_dataset(run.dataset, options.data_dir)
-    inputs = inputs_for(posterior.network, data)
-    hits, nlls, average = score(posterior, inputs)
-    write_scores(folder / "networks.csv", numbers, hits, nlls)
-    normalisation = data.normalisation(posterior.network.normalisation)
-    if is_chain(run):
-        facts = chain_facts(run, posterior.network, data.test_labels)
-        networks = networks._replace(sampling=chain_sections(facts))
-    return networks._replace(
-        inputs=preparation(posterior.network, run.dataset, normalisation),
-        accuracies=hits, nlls=nlls, average=average,
-    )  # fmt: skip
-
-
-def score(posterior, data) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """Return accuracy [K] and NLL [K] of every network, and both of their average prediction."""
-    network, labels = posterior.network, data.test_labels
-    rows, total = [], 0
-    with progress_bar(len(posterior), "scoring", unit="network") as bar:
-        for weights in counted(posterior, bar):
-            probabilities = class_probabilities(network, weights, data.test_images)
-            total = total + probabilities
-            rows.append((accuracy(probabilities, labels), mean_nll(probabilities, labels)))
-    hits, nlls = torch.tensor(rows, dtype=torch.float64).unbind(1)
-    average = total / len(posterior)
-    return hits, nlls, (accuracy(average, labels), mean_nll(average, labels))
-
-
-def numbers_of(posterior) -> Sequence[int]:
-    """Return the numbers that networks had in training, or their positions if they had none."""
-    parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
-    known = [part.known("modes") for part in parts]
-    if any(numbers is None for numbers in known):
-        return range(len(posterior))
-    return [int(number) for numbers in known for number in numbers]
-
-
-def write_scores(path: Path, numbers: Sequence[int], hits: Tensor, nlls: Tensor) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["network", "number", "test_accuracy", "test_nll"])
-        for network, row in enumerate(zip(numbers, hits.tolist(), nlls.tolist(), strict=True)):
-            number, share, nll = row
-            writer.writerow([network, number, f"{share:.6g}", f"{nll:.6g}"])
 
 
 # ---- gold
@@ -256,20 +183,9 @@ def publish_gold(options: argparse.Namespace) -> None:
             f"({'; '.join(missing)}): extend it with --resume and more --num_samples or "
             "--num_chains, or mark it with --preliminary."
         )
-    chains = posterior.num_chains
-    with progress_bar(len(posterior), "predicting", unit="sample") as bar:
-        predictions = predict_samples(
-            posterior.network, counted(posterior, bar), len(posterior), data.test_images,
-            chains if chains > 1 else ONE_CHAIN_PARTS,
-        )  # fmt: skip
-    own = scores(predictions.compared(predictions, data.test_labels))
-    part = "chain" if chains > 1 else "tenth of the chain"
-    num_parts, num_test, num_classes = predictions.parts.shape
-    facts |= {
-        "name": options.name, "dataset": run.dataset, "licence": options.licence, "part": part,
-        "num_parts": num_parts, "num_test": num_test, "num_classes": num_classes,
-        "scores": {name: own[name] for name in OWN_SCORES},
-    }  # fmt: skip
+    predictions = predict_chains(posterior, data.test_images)
+    facts |= {"name": options.name, "dataset": run.dataset, "licence": options.licence}
+    facts |= prediction_facts(posterior, predictions, data.test_labels)
     options.out_dir.mkdir(parents=True, exist_ok=True)
     save_gold(path, predictions, data.test_labels, facts)
     gold = read_gold(path)
@@ -286,12 +202,12 @@ def import_all(options: argparse.Namespace) -> None:
     if missing:
         raise UserError(f"{missing[0]} does not exist.")
     network = network_asked_for(options)
+    files = read_all(options.files)
     with (
         new_folder(options.out_dir) as folder,
-        progress_bar(None, "reading", unit="network") as bar,
+        progress_bar(None, "reading", unit="network", items=files) as networks,
     ):
-        networks = counted(read_all(options.files), bar)
-        imported = import_networks(networks, folder, network, options.activation)
+        imported = import_networks(iter(networks), folder, network, options.activation)
     precision = str(imported.dtype).removeprefix("torch.")
     print(
         f"Imported {plural(imported.count, 'network')}, {imported.network}, in {precision} into "
@@ -311,25 +227,6 @@ def network_asked_for(options: argparse.Namespace) -> Network | None:
     return conv_network(
         options.network, tuple(shape), options.num_classes, options.width, options.normalise
     )
-
-
-# ---- folders
-
-
-@contextmanager
-def new_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder that appears at `place` when all is written, or not at all."""
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise UserError(f"{place} exists already: remove it, or give another --out_dir.")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = place.with_name(f".{place.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        unfinished.rename(place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 if __name__ == "__main__":

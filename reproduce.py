@@ -16,38 +16,26 @@ directory's name.
 """
 
 import argparse
-import importlib
 import os
 import shlex
-import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from papers import CONCLUSIONS, PAPERS
+from papers.tasks import SCRIPTS, Task, artefacts_of, find_results, plan_tasks, seconds_left, to_do
 from utils.data.sources import SOURCES
 from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
-from utils.report.results import Results, RunResult, open_results
+from utils.report.results import Results
 from utils.runs.compute import choose_device
-from utils.runs.jobs import start_child
+from utils.runs.jobs import start_child, wait_for
 from utils.runs.progress import duration
-from utils.runs.script import RESUME_COMMAND, STOPPED_BY_USER, Stopped, ends_in_a_sentence
-from utils.settings.config import (
-    Config,
-    Parser,
-    add_shared_flags,
-    changes,
-    load_config,
-    reopening_fields,
-)
+from utils.runs.script import RESUME_COMMAND, ends_in_a_sentence
+from utils.settings.config import Parser, add_shared_flags
 from utils.settings.errors import UserError
 from utils.settings.wording import plural
 
-ROOT = Path(__file__).resolve().parent
 SHARED_OPTIONS = {  # passed on to every script, with their defaults
     "out_dir": "runs", "data_dir": "data", "device": "auto", "wandb": "auto",
 }  # fmt: skip
@@ -55,38 +43,6 @@ SHARED_OPTIONS = {  # passed on to every script, with their defaults
 TRAINABLE = [name for name, each in SOURCES.items() if each.train or each.read_folder]
 STEPS = tuple(step for paper in PAPERS for step in paper.steps)
 PRESETS = tuple(dict.fromkeys(preset for step in STEPS for preset in step.plans))
-
-
-@dataclass(frozen=True)
-class Task:
-    """A step of this call, and its run among those of its paper."""
-
-    step: Step
-    results: Results
-    config: Config
-    arguments: list[str]
-
-    @property
-    def run(self) -> RunResult:
-        return self.results.runs[self.step.kind]
-
-    @property
-    def title(self) -> str:
-        return " ".join([self.step.script, *self.step.arguments[:2]])
-
-    @property
-    def inputs(self) -> list[RunResult]:
-        return [self.results.runs[kind] for kind in self.step.needs]
-
-    @property
-    def seconds(self) -> float:
-        """Return the time planned."""
-        return self.step.plans[self.results.preset].seconds
-
-    @property
-    def finished(self) -> bool:
-        """Tell whether the run is finished with as much as is asked for now."""
-        return self.run.finished and not reopening_fields(self.config, self.run.config)
 
 
 def main() -> None:
@@ -100,14 +56,16 @@ def command(*more: str) -> str:
 
 def reproduce(options: argparse.Namespace) -> None:
     wanted = wanted_steps(options)
-    papers = [(paper, find_results(paper, options)) for paper in PAPERS]
+    batch = options.out_dir, options.preset, options.dataset
+    papers = [(paper, find_results(paper, *batch)) for paper in PAPERS]
     check_places(options)
     if options.only == ["report"] and not any(results.begun() for _, results in papers):
         raise UserError(
             f"There are no runs to report in {Path(options.out_dir) / options.preset}: make them "
             "by leaving --only out, or give the --out_dir that they are in."
         )
-    tasks = plan_tasks(papers, wanted, options)
+    shared = {name: getattr(options, name) for name in SHARED_OPTIONS}
+    tasks = plan_tasks(papers, wanted, shared)
     announce(tasks, check_to_do(tasks, options), options)
     failed = run_all(tasks, options)
     reported = papers_with_runs(papers, options)
@@ -151,13 +109,6 @@ def read_options() -> argparse.Namespace:
 # ---- what to do
 
 
-def artefacts_of(papers: Iterable[Paper]) -> list[str]:
-    """Return what --only takes: tables, figures, the report, and the kinds of runs."""
-    names = [name for paper in papers for name in paper.artefacts]
-    kinds = [step.kind for paper in papers for step in paper.steps]
-    return list(dict.fromkeys([*names, "report", *kinds]))
-
-
 def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
     """Return the steps to run, by paper."""
     chosen = [paper for paper in PAPERS if not options.paper or paper.name in options.paper]
@@ -174,23 +125,7 @@ def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
         owners = [paper.name for paper in chosen if name in artefacts_of([paper])]
         for owner in owners if options.paper else owners[:1]:
             named[owner].append(name)
-    return {paper.name: steps_for(paper, named[paper.name]) for paper in chosen}
-
-
-def find_results(paper: Paper, options: argparse.Namespace) -> Results:
-    """Return the paper's runs, whether they exist or not."""
-    names = {
-        step.kind: f"{step.prefix or step.kind}-{dataset_of(step, options)}-"
-        f"{step.plans[options.preset].config}"
-        for step in paper.steps
-        if options.preset in step.plans
-    }
-    batch = Path(options.out_dir) / options.preset
-    return open_results(batch, options.preset, options.dataset, names)
-
-
-def dataset_of(step: Step, options: argparse.Namespace) -> str:
-    return step.dataset or options.dataset
+    return {paper.name: paper.steps_for(named[paper.name]) for paper in chosen}
 
 
 def check_places(options: argparse.Namespace) -> None:
@@ -205,70 +140,6 @@ def check_places(options: argparse.Namespace) -> None:
             raise UserError(f"Cannot use {path}: {error.strerror}. {advice}.") from None
 
 
-def report_directory(options: argparse.Namespace) -> Path:
-    suffix = "" if options.dataset == "MNIST" else f"-{options.dataset}"
-    if options.results_dir:
-        return Path(options.results_dir) / f"{options.preset}{suffix}"
-    return Path(options.out_dir) / options.preset / f"report{suffix}"
-
-
-def papers_with_runs(
-    papers: list[tuple[Paper, Results]], options: argparse.Namespace
-) -> list[tuple[Paper, Results]]:
-    """Return the papers that were asked for or have runs that no other paper has."""
-    uses = Counter(run.directory for _, results in papers for run in results.runs.values())
-    return [
-        (paper, results)
-        for paper, results in papers
-        if paper.name in (options.paper or ())
-        or any(uses[run.directory] == 1 for run in results.begun())
-    ] or papers[:1]
-
-
-def plan_tasks(
-    papers: list[tuple[Paper, Results]], wanted: dict[str, list[Step]], options: argparse.Namespace
-) -> list[Task]:
-    """Return the tasks of all papers in order; a run that two papers share is made once."""
-    tasks: dict[Path, Task] = {}
-    for paper, results in papers:
-        for step in wanted.get(paper.name, ()):
-            if options.preset in step.plans:
-                arguments = arguments_of(step, results, options)
-                task = Task(step, results, config_of(step, arguments), arguments)
-                tasks.setdefault(task.run.directory, task)
-    return list(tasks.values())
-
-
-def steps_for(paper: Paper, artefacts: Iterable[str]) -> list[Step]:
-    """Return the steps that make the artefacts, with all they need, in order."""
-    known = {step.kind: (step.kind,) for step in paper.steps} | paper.artefacts
-    wanted = {kind for name in artefacts for kind in known.get(name, ())}
-    for step in reversed(paper.steps):  # a step needs only earlier ones
-        if step.kind in wanted:
-            wanted |= set(step.needs)
-    return [step for step in paper.steps if step.kind in wanted]
-
-
-def arguments_of(step: Step, results: Results, options: argparse.Namespace) -> list[str]:
-    settings = {
-        "config_name": step.plans[options.preset].config, "run_batch_name": options.preset,
-        "dataset": dataset_of(step, options),
-        **{name: getattr(options, name) for name in SHARED_OPTIONS},
-        **{option: results.runs[kind].directory for option, kind in step.inputs},
-    }  # fmt: skip
-    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    posteriors = [f"{kind}={results.runs[kind].directory}" for kind in step.posteriors]
-    return [*step.arguments, *words, *(["--posteriors", *posteriors] if posteriors else [])]
-
-
-def config_of(step: Step, arguments: list[str]) -> Config:
-    """Return the settings that the step's script will have with these arguments."""
-    script = importlib.import_module(step.script)
-    # train.py has the settings of the method that its arguments name.
-    config_class = script.CONFIG if hasattr(script, "CONFIG") else script.config_class(arguments)
-    return load_config(config_class, step.script, arguments)
-
-
 def check_to_do(tasks: list[Task], options: argparse.Namespace) -> dict[Path, str]:
     """Return `to_do`, unless that redoes runs and the user has not asked for it."""
     todo = to_do(tasks)
@@ -279,29 +150,6 @@ def check_to_do(tasks: list[Task], options: argparse.Namespace) -> dict[Path, st
             f"{command('--overwrite')}. To keep them, give another --out_dir."
         )
     return todo
-
-
-def to_do(tasks: list[Task]) -> dict[Path, str]:
-    """Return the directories of runs to make, each with the reason to redo it, or ""."""
-    todo: dict[Path, str] = {}
-    for task in tasks:
-        reason = why_outdated(task, todo)
-        if reason or not task.finished:
-            todo[task.run.directory] = reason
-    return todo
-
-
-def why_outdated(task: Task, todo: dict[Path, str]) -> str:
-    """Say why a run must be redone: other settings, or other inputs than it was made from."""
-    if not task.run.begun:
-        return ""
-    reasons = task.results.other_inputs(task.step.kind, task.step.needs)
-    for run in task.inputs:
-        if run.directory in todo:
-            unfinished = "an unfinished" if run.begun else "a deleted"
-            which = "the old" if todo[run.directory] else unfinished
-            reasons[run.kind] = f"made from {which} {run.directory.name}"
-    return ", ".join([*changes(task.config, task.run.config), *reasons.values()])
 
 
 def announce(tasks: list[Task], todo: dict[Path, str], options: argparse.Namespace) -> None:
@@ -317,18 +165,6 @@ def announce(tasks: list[Task], todo: dict[Path, str], options: argparse.Namespa
     if todo and (len(todo) == len(tasks) or options.dataset != "MNIST"):
         print("The times are for MNIST on two idle cores of a Zen 5; others may take much longer.")
     sys.stdout.flush()
-
-
-def seconds_left(tasks: list[Task], todo: dict[Path, str]) -> dict[Path, float]:
-    """Return the planned seconds, times the pace of what is finished, less those spent already."""
-    done = [task for task in tasks if task.run.directory not in todo]
-    planned = sum(task.seconds for task in done)
-    pace = sum(task.run.seconds for task in done) / planned if done else 1.0
-    left = {}
-    for task in tasks:
-        spent = 0.0 if todo.get(task.run.directory) else task.run.seconds
-        left[task.run.directory] = max(pace * task.seconds - spent, 0.0)
-    return left | {task.run.directory: 0.0 for task in done}
 
 
 # ---- doing it
@@ -358,43 +194,34 @@ def run_all(tasks: list[Task], options: argparse.Namespace) -> list[Task]:
 
 def run_task(task: Task, overwrite: bool) -> int:
     """Run a script from the start or from where it was interrupted; return its exit code."""
-    script = ROOT / f"{task.step.script}.py"
+    script = SCRIPTS / f"{task.step.script}.py"
     words = [sys.executable, str(script), "--overwrite" if overwrite else "--resume"]
     # A script that is stopped says how to go on: with our command, not with its own.
     environment = os.environ | {RESUME_COMMAND: command()}
     return wait_for(start_child([*words, *task.arguments], env=environment))
 
 
-def wait_for(process: subprocess.Popen) -> int:
-    """Return the exit code; end if it was stopped, once it has saved its work.
-
-    The terminal sends Ctrl-C to the script as well; SIGTERM is passed on.
-    """
-    stopped = False
-
-    def stop(signum, frame) -> None:
-        nonlocal stopped
-        stopped = True
-        process.terminate()
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        while True:
-            try:
-                code = process.wait()
-                break
-            except KeyboardInterrupt:
-                stopped = True
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if code == STOPPED_BY_USER:
-        sys.exit(code)
-    if stopped:
-        raise Stopped
-    return code
-
-
 # ---- reporting
+
+
+def papers_with_runs(
+    papers: list[tuple[Paper, Results]], options: argparse.Namespace
+) -> list[tuple[Paper, Results]]:
+    """Return the papers that were asked for or have runs that no other paper has."""
+    uses = Counter(run.directory for _, results in papers for run in results.runs.values())
+    return [
+        (paper, results)
+        for paper, results in papers
+        if paper.name in (options.paper or ())
+        or any(uses[run.directory] == 1 for run in results.begun())
+    ] or papers[:1]
+
+
+def report_directory(options: argparse.Namespace) -> Path:
+    suffix = "" if options.dataset == "MNIST" else f"-{options.dataset}"
+    if options.results_dir:
+        return Path(options.results_dir) / f"{options.preset}{suffix}"
+    return Path(options.out_dir) / options.preset / f"report{suffix}"
 
 
 def print_findings(papers: list[tuple[Paper, Results]]) -> None:

@@ -16,57 +16,29 @@ and .pdf (the metric against the settings), and the output of every run as .log.
 import argparse
 import os
 import re
-import runpy
 import shlex
 import sys
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from utils.report.sweep_figure import sweep_figure
 from utils.report.tables import Table
-from utils.runs.files import last_values, read_mapping, save_figure, save_json
+from utils.runs.files import save_figure
 from utils.runs.jobs import run_jobs, threads_for_each
 from utils.runs.locks import lock_directory
 from utils.runs.lookup import run_directory
+from utils.runs.points import Point, save_progress
 from utils.runs.progress import duration, progress_bar
-from utils.runs.run import flat
-from utils.runs.script import ends_in_a_sentence
-from utils.settings.config import Config, Parser, add_shared_flags, load_config, reopening_fields
+from utils.runs.script import ends_in_a_sentence, settings_for
+from utils.settings.config import Parser, add_shared_flags, config_names
 from utils.settings.errors import UserError
 from utils.settings.sweeps import Sweep, as_arguments, choose_points, point_label, read_sweep
 from utils.settings.wording import plural
-
-import yaml
 
 ROOT = Path(__file__).resolve().parent
 SHARED_OPTIONS = {  # passed on to every run, with their defaults
     "run_batch_name": "the file's, or else its name", "out_dir": "the file's, or else runs",
     "data_dir": "data", "wandb": "auto",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run of the sweep."""
-
-    settings: dict  # those that vary
-    arguments: list[str]
-    config: Config
-    directory: Path
-
-    @property
-    def label(self) -> str:
-        return point_label(self.settings)
-
-    @property
-    def recorded(self) -> dict:
-        """Return the settings that its run was begun with, {} if it was not."""
-        return read_mapping(self.directory / "config.yaml", yaml.safe_load)
-
-    @property
-    def finished(self) -> bool:
-        done = (self.directory / "DONE").exists()
-        return done and not reopening_fields(self.config, self.recorded)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -112,7 +84,7 @@ def find_file(name: str) -> Path:
 
 def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
     """Return all runs of the sweep, after checking the settings of each."""
-    script = load_script(sweep)
+    script = find_script(sweep)
     given = {name: getattr(options, name) for name in SHARED_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
     points = {}
@@ -121,53 +93,25 @@ def plan_points(sweep: Sweep, options: argparse.Namespace) -> list[Point]:
         fixed = {"run_batch_name": sweep.name} | sweep.fixed | given | {"run_name": label}
         arguments = [*sweep.arguments, *as_arguments(fixed | settings), "--resume"]
         try:
-            config_class, kind = settings_of(script, arguments)
-            config = load_config(config_class, Path(sweep.program).stem, arguments)
+            config, kind = settings_for(script, arguments)
         except UserError as error:
             raise UserError(f"{sweep.path}, {label}: {error}") from None
         if label in points:
             raise UserError(f"{sweep.path} has a point twice: {label}. Keep one of them.")
         points[label] = Point(settings, arguments, config, run_directory(config, kind))
-        check_unchanged(points[label])
+        points[label].check_unchanged()
         check_metric(sweep, points[label])
     return list(points.values())
 
 
-def load_script(sweep: Sweep) -> dict:
-    """Return what the script defines."""
-    files = sorted(ROOT.glob("*.py"))
-    scripts = [file.name for file in files if "\n    run_script(" in file.read_text()]
+def find_script(sweep: Sweep) -> Path:
+    """Return the script that is swept; scripts have their settings in configs/<script>/."""
+    scripts = [file.name for file in sorted(ROOT.glob("*.py")) if config_names(file.stem)]
     if sweep.program not in scripts:
         raise UserError(
             f"program in {sweep.path} must be one of {', '.join(scripts)}, got {sweep.program!r}."
         )
-    return runpy.run_path(str(ROOT / sweep.program))
-
-
-def settings_of(script: dict, arguments: list[str]) -> tuple[type[Config], str]:
-    """Return the class of a script's settings, and the kind of its runs."""
-    if "CONFIG" in script:
-        return script["CONFIG"], script["KIND"]
-    # train.py has those of the method that its arguments name.
-    method = script["METHODS"][script["chosen_method"](arguments)]
-    return script["config_class"](arguments), method.kind
-
-
-def check_unchanged(point: Point) -> None:
-    """Refuse a run of other settings, or of other inputs, which a resumed run may have."""
-    recorded = point.recorded
-    free = {field.name for field in fields(Config) if field.metadata["changeable"]}
-    free |= {"config", *reopening_fields(point.config, recorded)}
-    changed = [
-        f"{name} was {recorded[name]} and is {value}"
-        for name, value in asdict(point.config).items()
-        if name in recorded.keys() - free and recorded[name] != value
-    ]
-    if changed:
-        raise UserError(
-            f"{point.directory} was begun with other settings ({', '.join(changed)}): "
-            "give this sweep another --run_batch_name."
-        )
+    return ROOT / sweep.program
 
 
 # ---- the runs
@@ -184,7 +128,7 @@ def run_points(sweep: Sweep, points: list[Point], directory: Path, at_a_time: in
         f"{plural(len(points), 'run')} of {sweep.program}, {done} of them finished already; "
         f"{at_a_time} at a time. Their output is in {directory}."
     )
-    save_progress(sweep, points, directory)
+    save_progress(directory / "sweep.json", sweep, points)
     with progress_bar(len(points), "sweep", done, unit="run") as bar:
 
         def on_end(log: Path) -> None:
@@ -192,7 +136,7 @@ def run_points(sweep: Sweep, points: list[Point], directory: Path, at_a_time: in
             if not waiting[log].finished:
                 failed.append(log)
                 bar.write(f"{log.stem} failed: {last_line(log)} (see {log})")
-            best = save_progress(sweep, points, directory)[0]
+            best = save_progress(directory / "sweep.json", sweep, points)[0]
             bar.set_postfix({"best": metric_text(best["value"])}, refresh=False)
             bar.update()
 
@@ -207,54 +151,21 @@ def last_line(log: Path) -> str:
 
 def check_metric(sweep: Sweep, point: Point) -> None:
     """Report a metric that the script does not have after the first run, not after the last."""
-    numbers = metrics_of(point)
-    if point.finished and sweep.metric not in numbers:
+    if point.finished and sweep.metric not in point.metrics:
+        known = ", ".join(point.metrics) or "none at all"
         raise UserError(
             f"{point.directory} has no number {sweep.metric!r}, the metric of {sweep.path}, but "
-            f"{', '.join(numbers) or 'none at all'}. Name one of them and continue with: {again()}"
+            f"{known}. Name one of them and continue with: {again()}"
         )
-
-
-def metrics_of(point: Point) -> dict[str, float | None]:
-    """Return what a finished run has in wandb's summary: the last values of all metrics.
-
-    Names of nested numbers in summary.json are joined by dots. None is NaN or infinity.
-    """
-    if not point.finished:
-        return {}
-    logged = read_mapping(point.directory / "metrics.jsonl", last_values)
-    numbers = logged | flat(read_mapping(point.directory / "summary.json"), ".")
-    return {name: v for name, v in numbers.items() if v is None or type(v) in (int, float)}
 
 
 # ---- the results
 
 
-def save_progress(sweep: Sweep, points: list[Point], directory: Path) -> list[dict]:
-    """Save what the runs have reached so far in sweep.json; return them, the best first."""
-    runs = [
-        {
-            "directory": point.directory.name,
-            "settings": point.settings,
-            "finished": point.finished,
-            "value": metrics_of(point).get(sweep.metric),
-            "seconds": read_mapping(point.directory / "meta.json").get("seconds"),
-        }
-        for point in points
-    ]
-    content = {
-        "file": str(sweep.path), "program": sweep.program, "method": sweep.method,
-        "metric": sweep.metric, "goal": sweep.goal, "varied": list(sweep.axes), "runs": runs,
-    }  # fmt: skip
-    save_json(directory / "sweep.json", content)
-    sign = -1 if sweep.goal == "maximize" else 1
-    return sorted(runs, key=lambda run: (run["value"] is None, sign * (run["value"] or 0)))
-
-
 def report(sweep: Sweep, points: list[Point], directory: Path) -> None:
     """Print a table of the runs, the best first, and draw the figure."""
     rows = []
-    for run in save_progress(sweep, points, directory):
+    for run in save_progress(directory / "sweep.json", sweep, points):
         value = metric_text(run["value"]) if run["finished"] else "failed"
         time = "–" if run["seconds"] is None else duration(run["seconds"])
         rows.append([*map(str, run["settings"].values()), value, time])

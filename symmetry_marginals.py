@@ -103,11 +103,8 @@ def views_of(members: Members, name: str, seed: int) -> Iterator[tuple[str, Tens
     )
     yield MARGINAL_VIEWS[1], orders.apply(rows).view_as(members.weights)
     matcher = WeightMatcher(members.network, rows[0])
-    with progress_bar(len(rows), f"rebasin of {name}", unit="network") as bar:
-        rebased = []
-        for row in rows:
-            rebased.append(rebase(members.network, row, matcher).weights)
-            bar.update()
+    with progress_bar(len(rows), f"rebasin of {name}", unit="network", items=rows) as bar:
+        rebased = [rebase(members.network, row, matcher).weights for row in bar]
     yield MARGINAL_VIEWS[2], torch.stack(rebased).view_as(members.weights)
 
 

@@ -27,14 +27,14 @@ def main() -> None:
         return
     with ends_in_a_sentence("train", "python train.py --method NAME"):
         method = METHODS[chosen_method(sys.argv[1:])]
-    settings = config_class(sys.argv[1:])
+    config_class, _ = choose_settings(sys.argv[1:])
 
     def train(config) -> None:
         if config.config_name not in (method.name, value_of("--config_name", sys.argv[1:])):
             print(f"Settings of configs/train/{config.config_name}.yaml, on {config.dataset}")
         run_method(method, config)
 
-    run_script(train, settings, __file__, __doc__)
+    run_script(train, config_class, __file__, __doc__)
 
 
 def chosen_method(arguments: list[str]) -> str:
@@ -63,8 +63,8 @@ def default_config(method: str, network: str | None) -> str:
     return name if name in config_names("train") else method
 
 
-def config_class(arguments: list[str]) -> type:
-    """Return the settings of the method that a command line names, with its own default config."""
+def choose_settings(arguments: list[str]) -> tuple[type, str]:
+    """Return the settings, with their own default config, and kind of the method that is named."""
     method = METHODS[chosen_method(arguments)]
     config_name = default_config(method.name, value_of("--network", arguments))
     fields = [
@@ -72,7 +72,7 @@ def config_class(arguments: list[str]) -> type:
         ("config_name", str, option(config_name, "named settings: configs/train/NAME.yaml")),
     ]
     options = {"frozen": True, "kw_only": True}
-    return make_dataclass("TrainConfig", fields, bases=(method.Config,), **options)
+    return make_dataclass("TrainConfig", fields, bases=(method.Config,), **options), method.kind
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ here.
     compact        Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
     symmetry       Laurent, Aldea and Franchi (2024): posteriors and their symmetries
 
+tasks.py is about running them: which of their steps are left, and with which arguments.
 CONCLUSIONS are what both say together: questions of a reader, and the claims that answer them.
 """
 

@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -52,21 +53,30 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture
-def script(tmp_path, data_dir, monkeypatch, capfd):
-    """Run a script to its end, as `python <name>.py` does but in this process, which is faster."""
+def run_here(monkeypatch, capfd):
+    """Run a script, the first of these words, to its end in this process, which is faster."""
 
-    def run(name: str, *arguments) -> Ended:
-        command = script_command(tmp_path, data_dir, name, *arguments)
-        monkeypatch.setattr(sys, "argv", command[1:])
+    def run(words: Iterable) -> Ended:
+        command = [str(word) for word in words]
+        monkeypatch.setattr(sys, "argv", command)
         capfd.readouterr()
-        returncode = 0
+        code = 0
         try:
-            runpy.run_path(command[1], run_name="__main__")
+            runpy.run_path(command[0], run_name="__main__")
         except SystemExit as ended:
-            returncode = ended.code or 0
-        return Ended(returncode, *capfd.readouterr())
+            code = ended.code or 0
+        said = capfd.readouterr()
+        if isinstance(code, str):  # as Python ends a process: the text goes to stderr
+            return Ended(1, said.out, said.err + code)
+        return Ended(code, *said)
 
     return run
+
+
+@pytest.fixture
+def script(tmp_path, data_dir, run_here):
+    """Run `python <name>.py` with settings for tests."""
+    return lambda name, *words: run_here(script_command(tmp_path, data_dir, name, *words)[1:])
 
 
 @pytest.fixture
@@ -153,26 +163,6 @@ def run_all(out_dir: Path, data_dir: Path, steps: dict[str, tuple]) -> None:
 
 
 @pytest.fixture
-def run_sweep(monkeypatch, capfd):
-    """Run a command of sweep.py to its end, in this process."""
-
-    def run(command: list[str]) -> Ended:
-        monkeypatch.setattr(sys, "argv", command)
-        capfd.readouterr()
-        code = 0
-        try:
-            runpy.run_path(command[0], run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code or 0
-        said = capfd.readouterr()
-        if isinstance(code, str):  # as Python ends a process: the text goes to stderr
-            return Ended(1, said.out, said.err + code)
-        return Ended(code, *said)
-
-    return run
-
-
-@pytest.fixture
 def made_up_runs():
     """Leave finished runs at the points of a command of sweep.py, with these summaries."""
     import sweep  # not needed by most tests
@@ -228,3 +218,11 @@ def stopped_script(script, monkeypatch):
         return stopped
 
     return run
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

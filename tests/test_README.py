@@ -21,9 +21,8 @@ from tests.conftest import (
     run_all,
 )
 from tests.test_reproduce import Calls
-from utils.methods.hmc.method import HMCConfig
 from utils.runs import script as script_module
-from utils.settings.config import load_config
+from utils.runs.script import settings_for
 
 import pytest
 from torch.distributed.run import get_args_parser
@@ -197,13 +196,7 @@ def test_reproduce(command, tmp_path, monkeypatch, capsys):
 def test_torchrun_reads_its_command_line(command, as_user):
     """The SLURM script below is run; this is about flags, of torchrun and the script."""
     launcher = get_args_parser().parse_args(shlex.split(command)[1:])
-    if launcher.training_script == "MNIST_HMC.py":
-        load_config(HMCConfig, "MNIST_HMC", launcher.training_script_args)
-    else:
-        assert launcher.training_script == "train.py"
-        train_script = runpy.run_path(str(REPOSITORY / "train.py"))
-        arguments = launcher.training_script_args
-        load_config(train_script["config_class"](arguments), "train", arguments)
+    settings_for(REPOSITORY / launcher.training_script, launcher.training_script_args)
 
 
 def slurm_script(program: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import sys
 import types
 from pathlib import Path
@@ -28,20 +27,12 @@ NETWORKS = {
 
 
 @pytest.fixture
-def checkpoints(monkeypatch, capfd, data_dir):
-    """Run a command of checkpoints.py to its end, in this process."""
+def checkpoints(run_here, data_dir):
+    """Run a command of checkpoints.py to its end."""
 
-    def run(*arguments) -> Ended:
-        words = [str(word) for word in arguments]
-        words += ["--data_dir", str(data_dir)] if words[:1] == ["export"] else []
-        monkeypatch.setattr(sys, "argv", ["checkpoints.py", *words])
-        capfd.readouterr()
-        code = 0
-        try:
-            runpy.run_path(str(REPOSITORY / "checkpoints.py"), run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code or 0
-        return Ended(code, *capfd.readouterr())
+    def run(*words) -> Ended:
+        data = ["--data_dir", data_dir] if words[:1] == ("export",) else []
+        return run_here([REPOSITORY / "checkpoints.py", *words, *data])
 
     return run
 

@@ -3,13 +3,12 @@
 import copy
 import json
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import REPOSITORY, TOY_EVALUATION, Ended
+from tests.conftest import REPOSITORY, TOY_EVALUATION
 from tests.networks.test_state_dicts import sequential
 from utils.networks.mlp import MLP
 
@@ -23,22 +22,11 @@ PAGE = (REPOSITORY / "docs" / "own_networks.md").read_text()
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch, capfd):
+def own(tmp_path, monkeypatch, run_here):
     """Run the example in an empty directory, as `python examples/own_networks.py` does."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
-
-    def run(*arguments) -> Ended:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-        capfd.readouterr()
-        returncode = 0
-        try:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        except SystemExit as ended:
-            returncode = ended.code or 0
-        return Ended(returncode, *capfd.readouterr())
-
-    return run
+    return lambda *words: run_here([SCRIPT, *words])
 
 
 class Named(nn.Module):

@@ -44,12 +44,12 @@ def wandb_command(words: list[str], **environment) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("command", commands("python sweep.py"))
-def test_sweeps_run_here(command, run_sweep, made_up_runs, tmp_path, data_dir):
+def test_sweeps_run_here(command, run_here, made_up_runs, tmp_path, data_dir):
     words = [*command.split()[1:], "--out_dir", str(tmp_path), "--data_dir", str(data_dir)]
     words = [str(REPOSITORY / words[0]), str(REPOSITORY / words[1]), *words[2:]]
     metric = yaml.safe_load(Path(words[1]).read_text())["metric"]["name"]
     directories = made_up_runs(words, ({metric: k} for k in itertools.count(1)))
-    done = run_sweep(words)
+    done = run_here(words)
     assert done.returncode == 0, done.stderr
     name = Path(words[1]).stem
     assert {directory.parent for directory in directories} == {tmp_path / name}

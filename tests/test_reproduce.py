@@ -13,9 +13,11 @@ from pathlib import Path
 
 import reproduce
 from papers import COMPACT, SYMMETRY
+from papers.tasks import arguments_of, config_of, find_results
 from tests.conftest import REPOSITORY
 from utils.runs.files import read_mapping
 from utils.runs.lookup import identify, run_directory
+from utils.runs.script import STOPPED_BY_USER
 from utils.settings import config as config_module
 from utils.settings.errors import UserError
 
@@ -30,7 +32,7 @@ class Calls:
         self.made, self.failing, self.environments = [], set(), []
 
     def leave(self, step, arguments, seconds=60.0, finished=True):
-        config = reproduce.config_of(step, arguments)
+        config = config_of(step, arguments)
         directory = run_directory(config, step.kind)
         if "--overwrite" in arguments:
             shutil.rmtree(directory)
@@ -177,9 +179,9 @@ def test_time_left_follows_the_pace_of_what_is_finished(calls, call, options, ca
     """The ensemble took five times as long as planned, so everything will; HMC is half done."""
     planned = {step.kind: step.plans["quick"].seconds for step in COMPACT.steps}
     given = options()
-    results = reproduce.find_results(COMPACT, given)
+    results = find_results(COMPACT, given.out_dir, "quick", "MNIST")
     for kind, share, finished in (("ensemble", 5, True), ("HMC", 2.5, False)):
-        arguments = reproduce.arguments_of(step_of(kind), results, given)
+        arguments = arguments_of(step_of(kind), results, {"out_dir": given.out_dir})
         calls.leave(step_of(kind), arguments, share * planned[kind], finished)
     call("--only", "VI", "ensemble", "HMC")
     printed = capsys.readouterr().out
@@ -407,9 +409,9 @@ def test_after_a_failure_the_same_command_makes_anew_what_is_left(calls, call, r
 
 def test_what_was_made_of_half_a_chain_is_made_anew_of_all(calls, call, refused, options):
     given = options()
-    results = reproduce.find_results(COMPACT, given)
+    results = find_results(COMPACT, given.out_dir, "quick", "MNIST")
     for kind in ("HMC", "ensemble", "VI", "eval"):
-        arguments = reproduce.arguments_of(step_of(kind), results, given)
+        arguments = arguments_of(step_of(kind), results, {"out_dir": given.out_dir})
         calls.leave(step_of(kind), arguments, finished=kind != "HMC")
     assert "(eval-MNIST-quick: made from an unfinished HMC-MNIST-quick)" in refused()
     call("--only", "HMC")  # the chain goes on, and nothing is said to be made of it
@@ -497,7 +499,7 @@ def test_ctrl_c_stops_after_the_script_that_got_it_whatever_its_exit_code(
 
 
 def test_a_script_that_was_stopped_has_said_how_to_go_on(calls, call, monkeypatch, capsys):
-    monkeypatch.setattr(calls, "process", lambda command: reproduce.STOPPED_BY_USER)
+    monkeypatch.setattr(calls, "process", lambda command: STOPPED_BY_USER)
     with pytest.raises(SystemExit) as ended:
         call()
     assert ended.value.code == 130

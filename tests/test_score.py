@@ -2,11 +2,9 @@
 
 import json
 import re
-import runpy
 import shutil
-import sys
 
-from tests.conftest import REPOSITORY, Ended
+from tests.conftest import REPOSITORY
 from utils.quality.gold import read_gold
 
 import numpy as np
@@ -14,21 +12,9 @@ import pytest
 
 
 @pytest.fixture
-def command(monkeypatch, capfd, data_dir):
-    """Run a command to its end, in this process."""
-
-    def run(file, *arguments) -> Ended:
-        words = [file, *map(str, arguments), "--data_dir", str(data_dir)]
-        monkeypatch.setattr(sys, "argv", words)
-        capfd.readouterr()
-        code = 0
-        try:
-            runpy.run_path(str(REPOSITORY / file), run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code or 0
-        return Ended(code, *capfd.readouterr())
-
-    return run
+def command(run_here, data_dir):
+    """Run a command to its end."""
+    return lambda file, *words: run_here([REPOSITORY / file, *words, "--data_dir", data_dir])
 
 
 @pytest.fixture(scope="module")

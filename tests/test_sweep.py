@@ -5,10 +5,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import sweep
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, wait_for
+from utils.runs.locks import lock_directory
+from utils.runs.points import Point
 from utils.settings.errors import UserError
 from utils.settings.sweeps import read_sweep
 
@@ -42,7 +43,7 @@ def command(tmp_path, data_dir):
     return make
 
 
-def plan(command: list[str]) -> list[sweep.Point]:
+def plan(command: list[str]) -> list[Point]:
     options = sweep.read_options(command[1:])
     return sweep.plan_points(read_sweep(sweep.find_file(options.file)), options)
 
@@ -55,9 +56,9 @@ def results(tmp_path) -> dict:
 
 
 @pytest.mark.figures
-def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
+def test_runs_side_by_side_with_one_that_fails(command, run_here, tmp_path):
     given = command({"learning_rate": {"values": [0.0001, 1e30, 0.02]}}, "--jobs", 2)
-    done = run_sweep(given)
+    done = run_here(given)
     assert done.returncode == 1, done.stderr
     assert "1 of 3 runs failed: python sweep.py" in done.stderr
     batch = tmp_path / "mine"
@@ -82,9 +83,7 @@ def test_runs_side_by_side_with_one_that_fails(command, run_sweep, tmp_path):
     assert "Saved in" in (batch / "sweep-mine" / "learning_rate=0.02.log").read_text()
 
 
-def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
-    command, run_sweep, tmp_path
-):
+def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(command, run_here, tmp_path):
     epochs = {"num_epochs": {"value": 800}}  # several seconds, with a checkpoint after one
     given = command(epochs | {"seed": {"values": [1, 2]}}, "--num_runs", 1)
     process = subprocess.Popen(
@@ -104,31 +103,23 @@ def test_ctrl_c_lets_runs_save_their_work_and_the_same_command_goes_on(
     epoch = len((directory / "metrics.jsonl").read_text().splitlines())
     log = tmp_path / "mine" / "sweep-mine" / "seed=1.log"
     assert "Stopped. Go on with" in log.read_text()
-    done = run_sweep(given)
+    done = run_here(given)
     assert done.returncode == 0, done.stderr
     assert f"Resuming {directory} after epoch {epoch}\n" in log.read_text()
     assert results(tmp_path)["runs"][0]["finished"]
 
 
-def wait_for(path, process) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 # ---- with runs that have been made up
 
 
-def test_the_table_has_the_best_first(command, run_sweep, made_up_runs, tmp_path):
+def test_the_table_has_the_best_first(command, run_here, made_up_runs, tmp_path):
     given = command(
         {"seed": {"values": [1, 2, 3]}, "activation": {"values": ["relu", "tanh"]}},
         metric={"name": "a.b", "goal": "minimize"},
     )
     values = [0.5, 0.25, None, 3.0, 0.125, 7.0]
     made_up_runs(given, [{"a": {"b": value}, "c": 1} for value in values])
-    done = run_sweep(given)
+    done = run_here(given)
     assert done.returncode == 0, done.stderr
     table = done.stdout[done.stdout.index("seed  activation  a.b (minimize)") :].splitlines()
     rows = [line.split() for line in table[1:7]]
@@ -138,12 +129,12 @@ def test_the_table_has_the_best_first(command, run_sweep, made_up_runs, tmp_path
     assert "is a test score" not in done.stdout
 
 
-def test_random_points_are_runs_of_their_own(command, run_sweep, made_up_runs, tmp_path):
+def test_random_points_are_runs_of_their_own(command, run_here, made_up_runs, tmp_path):
     rate = {"distribution": "log_uniform_values", "min": 0.001, "max": 0.1}
     given = command({"learning_rate": rate}, "--num_runs", 4, "--seed", 7, method="random")
     directories = made_up_runs(given, [{"test_accuracy": k / 10} for k in range(4)])
     assert len(set(directories)) == 4
-    done = run_sweep(given)
+    done = run_here(given)
     assert "4 runs of MNIST_VI.py, 4 of them finished already" in done.stdout
     assert not list((tmp_path / "mine" / "sweep-mine").glob("*.log"))  # nothing was started
     assert all(0.001 <= r["settings"]["learning_rate"] <= 0.1 for r in results(tmp_path)["runs"])
@@ -167,6 +158,19 @@ def test_train_is_swept_with_the_settings_of_each_points_method(command):
     assert sgd == "sgd-MNIST-quick-method=sgd"
 
 
+def test_a_script_of_your_own_is_swept_as_soon_as_it_has_settings(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr("utils.settings.config.CONFIG_ROOT", tmp_path)
+    code = "from utils.settings.config import Config as CONFIG\n\nKIND = 'own'\n"
+    (tmp_path / "mine.py").write_text(code)
+    given = command({"seed": {"values": [1]}}, program="mine.py", fixed={})
+    with pytest.raises(UserError, match="must be one of"):
+        plan(given)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "paper.yaml").touch()
+    assert plan(given)[0].directory.name == "own-MNIST-paper-seed=1"
+
+
 @pytest.mark.parametrize("fixed", [{}, {"method": {"value": "none"}}])
 def test_a_sweep_of_train_must_name_a_method_that_exists(command, fixed):
     given = command({"seed": {"values": [1]}}, program="train.py", fixed=TRAINED | fixed)
@@ -174,9 +178,9 @@ def test_a_sweep_of_train_must_name_a_method_that_exists(command, fixed):
         plan(given)
 
 
-def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_sweep, made_up_runs):
+def test_a_run_that_was_begun_with_other_settings_is_no_point(command, run_here, made_up_runs):
     made_up_runs(command({"seed": {"values": [1]}}), [{"test_accuracy": 0.5}])
-    done = run_sweep(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
+    done = run_here(command({"seed": {"values": [1]}, "num_epochs": {"value": 3}}))
     assert done.returncode == 2
     assert "seed=1 was begun with other settings (num_epochs was 2 and is 3)" in done.stderr
     assert "another --run_batch_name" in done.stderr
@@ -196,7 +200,7 @@ def test_a_run_of_other_inputs_is_no_point(command):
 def test_a_finished_run_of_which_more_is_asked_for_goes_on(command, tmp_path):
     """Numbers of runs, such as these, may grow."""
 
-    def point(num_runs: int) -> sweep.Point:
+    def point(num_runs: int) -> Point:
         fixed = {"config_name": {"value": "quick"}, "num_runs": {"value": num_runs}}
         program = "MNIST_number_of_transpositions.py"
         return plan(command({"seed": {"values": [1]}}, program=program, fixed=fixed))[0]
@@ -212,39 +216,39 @@ def test_a_finished_run_of_which_more_is_asked_for_goes_on(command, tmp_path):
         point(1)
 
 
-def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_sweep, made_up_runs):
+def test_a_metric_that_is_not_there_is_said_with_those_that_are(command, run_here, made_up_runs):
     metric = {"name": "accuracy"}
     given = command({"seed": {"values": [1, 2]}}, metric=metric)
     made_up_runs(given, [{"test_accuracy": 0.5, "a": {"b": 1}}] * 2)
-    done = run_sweep(given)
+    done = run_here(given)
     assert done.returncode == 2
     assert "has no number 'accuracy', the metric of" in done.stderr
     assert "but test_accuracy, a.b. Name one of them" in done.stderr
 
 
 def test_the_metric_may_be_the_last_value_of_one_that_is_logged(
-    command, run_sweep, made_up_runs, tmp_path
+    command, run_here, made_up_runs, tmp_path
 ):
     given = command({"seed": {"values": [1, 2]}}, metric={"name": "elbo", "goal": "maximize"})
     directories = made_up_runs(given, [{"kl": 1.0}] * 2)
     for directory, values in zip(directories, [(-9, -5), (-8, -7)], strict=True):
         records = [{"epoch": epoch, "elbo": value} for epoch, value in enumerate(values)]
         (directory / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
-    done = run_sweep(given)
+    done = run_here(given)
     assert done.returncode == 0, done.stderr
     assert [run["value"] for run in results(tmp_path)["runs"]] == [-5, -7]
 
 
-def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_runs, tmp_path):
+def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_here, made_up_runs, tmp_path):
     given = command({"seed": {"values": [1]}})
     made_up_runs(given, [{"test_accuracy": 0.5}])
     (tmp_path / "mine" / "sweep-mine").mkdir()
-    with sweep.lock_directory(tmp_path / "mine" / "sweep-mine"):
-        done = run_sweep(given)
+    with lock_directory(tmp_path / "mine" / "sweep-mine"):
+        done = run_here(given)
     assert done.returncode == 2
     assert "Another process is working in" in done.stderr
     assert "another --run_batch_name" in done.stderr
-    assert run_sweep(given).returncode == 0
+    assert run_here(given).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -259,9 +263,9 @@ def test_two_sweeps_of_a_name_do_not_run_at_once(command, run_sweep, made_up_run
     ],
 )  # fmt: skip
 def test_mistakes_are_said_before_any_run(
-    command, run_sweep, tmp_path, parameters, changed, sentence
+    command, run_here, tmp_path, parameters, changed, sentence
 ):
-    done = run_sweep(command(parameters, **changed))
+    done = run_here(command(parameters, **changed))
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -280,8 +284,8 @@ def test_mistakes_are_said_before_any_run(
         (["x.yaml", "--job", "2"], "Unrecognized arguments: --job 2"),
     ],
 )
-def test_mistakes_on_the_command_line(run_sweep, arguments, sentence):
-    done = run_sweep([str(REPOSITORY / "sweep.py"), *arguments])
+def test_mistakes_on_the_command_line(run_here, arguments, sentence):
+    done = run_here([str(REPOSITORY / "sweep.py"), *arguments])
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,13 +1,13 @@
 """train.py: which settings a command line means."""
 
-import runpy
-from pathlib import Path
-
-from utils.settings.config import config_names, load_config
+from tests.conftest import REPOSITORY
+from utils.methods.registry import METHODS
+from utils.runs.script import settings_for
+from utils.settings.config import config_names
 
 import pytest
 
-TRAIN = runpy.run_path(str(Path(__file__).resolve().parent.parent / "train.py"))
+TRAIN = REPOSITORY / "train.py"
 CONFIGS = {
     "sgd": "sgd",
     "sgd --network mlp": "sgd",
@@ -21,15 +21,14 @@ CONFIGS = {
 
 @pytest.mark.parametrize("given", CONFIGS)
 def test_the_network_chooses_the_settings(given):
-    arguments = f"--method {given}".split()
-    assert TRAIN["config_class"](arguments)().config_name == CONFIGS[given]
+    config, kind = settings_for(TRAIN, f"--method {given}".split())
+    assert (config.config_name, kind) == (CONFIGS[given], METHODS[config.method].kind)
 
 
 @pytest.mark.parametrize("name", [n for n in config_names("train") if "_resnet" in n])
 def test_settings_for_residual_networks_are_known_to_their_methods(name):
     method, _, network = name.partition("_")
-    arguments = ["--method", method, "--network", network]
-    config = load_config(TRAIN["config_class"](arguments), "train", arguments, "")
+    config, _ = settings_for(TRAIN, ["--method", method, "--network", network])
     assert (config.config_name, config.network) == (name, network)
 
 

@@ -3,8 +3,8 @@
 import json
 import runpy
 import signal
-import time
 
+from tests.conftest import wait_for
 from tests.methods.test_training import train_with_torch
 from tests.methods.test_vi import fit_with_torch
 from utils.data.datasets import load_pixels
@@ -162,14 +162,6 @@ def test_ctrl_c_saves_what_was_done_since_the_last_checkpoint(script, started_sc
 
 
 LONG = {"MNIST_Ensemble": 100, "MNIST_VI": 600}  # epochs that outlast the first checkpoint
-
-
-def wait_for(path, process) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

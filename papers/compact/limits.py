@@ -179,18 +179,21 @@ def _cross_fitted(found: dict, names: dict) -> Table:
     "averaging keeps the prior's, so that noise reaches the prediction.",
 )  # fmt: skip
 def noise_on_dead_pixels(source: Path) -> Figure:
-    """Draw accuracy and ECE of every posterior against the noise."""
+    """Draw accuracy and ECE of every posterior against the noise; of those beside them below."""
     results = json.loads(Path(source).read_text())
     names, found = results["names"], results["limits"]["dead_pixels"]
-    drawn, (axes,) = panels(1, 2, width=3.8, height=3.0)
+    groups = [each for each in (found["rows"], found.get("beside")) if each] if found else [{}]
+    drawn, grid = panels(len(groups), 2, width=3.8, height=3.2)
     parts = (("accuracy", 100, "test accuracy [%]"), ("ece", 1, "expected calibration error"))
-    for axis, (part, factor, label) in zip(axes, parts, strict=True):
-        for color, (name, rows) in zip(
-            NOISE_COLORS, found["rows"].items() if found else (), strict=False
-        ):
-            noise = [row["noise"] for row in rows]
-            values = [factor * row[part] for row in rows]
-            axis.plot(noise, values, color=color, marker="o", label=_title(name, names))
-        axis.set(xlabel="deviation of the noise on dead pixels", ylabel=label)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    for axes, rows in zip(grid, groups, strict=True):
+        for axis, (part, factor, label) in zip(axes, parts, strict=True):
+            for color, (name, row) in zip(NOISE_COLORS, rows.items(), strict=False):
+                noise = [each["noise"] for each in row]
+                values = [factor * each[part] for each in row]
+                title = _title(name, names).replace("_", " ").replace(" q r", " q_r")
+                axis.plot(noise, values, color=color, marker="o", label=title)
+            axis.set(xlabel="deviation of the noise on dead pixels", ylabel=label)
+        axes[0].set_ylim(*grid[0][0].get_ylim())
+        axes[1].set_ylim(*grid[0][1].get_ylim())
+        axes[0].legend(fontsize="small")
     return drawn

@@ -226,8 +226,7 @@ def test_failed_networks_are_marked_and_chosen_anew(networks, script, tmp_path):
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["networks"], summary["failed"]) == (len(good), failed)
     assert yaml.safe_load((directory / "config.yaml").read_text())["min_accuracy"] == least
-    parts = open_posterior(directory).components
-    numbers = np.concatenate([part.known("modes") for part in parts])
+    numbers = open_posterior(directory).known("modes")
     assert numbers.tolist() == np.flatnonzero(accuracies >= least).tolist()
 
     hopeless = script(

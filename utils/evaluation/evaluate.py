@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from utils.data.datasets import Dataset
 from utils.evaluation.alignment import WAYS
@@ -35,6 +36,7 @@ from utils.evaluation.predictions import (
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Fit, fit_views, possible_columns, predict_views
 from utils.evaluation.weight_space import fit_weight_space
+from utils.networks.registry import inputs_for
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
 from utils.posteriors.prior import Prior, prior_of
@@ -76,13 +78,13 @@ def open_candidate(name: str, title: str, path: Path, remedy: str = "", **thinni
     return Candidate(name, title, posterior, PastRun(path), identity, remedy)
 
 
-def named_paths(config, given: Sequence[str]) -> dict[str, Path]:
+def named_paths(config, given: Sequence[str], flag: str = "--posteriors") -> dict[str, Path]:
     """Read texts name=PATH."""
     paths = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not equals or not path or name in paths:
-            raise UserError(f"--posteriors takes name=PATH with different names, got {text!r}.")
+            raise UserError(f"{flag} takes name=PATH with different names, got {text!r}.")
         paths[name] = existing(config, path)
     return paths
 
@@ -306,23 +308,26 @@ class TableErrors:
 
 
 def evaluate(
-    candidates: dict[str, Candidate], truth: str, data: Dataset, run: Run, about: dict
-) -> None:
+    candidates: dict[str, Candidate], truth: str, images: Dataset, run: Run, about: dict,
+    beside: Mapping[str, Candidate] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Compare all candidates, of one network, with the truth, which is a set of weight vectors.
 
+    Those `beside` them, of any network, are only in the study of noise on dead pixels.
     `run` has the settings, an EvaluationConfig, and what an interrupted session has found. Table,
     errors, diagnostics.json, which begins with `about`, and all arrays are written to it.
     """
-    num_points, true = len(data.train_labels), candidates[truth]
+    true = candidates[truth]
+    data = inputs_for(true.posterior.network, images)
+    num_points = len(data.train_labels)
     warn_of_other_posteriors(candidates.values(), num_points)
     temperature = temperature_of(true)
     prior = prior_in(true, num_points, data.train_labels.device).tempered(temperature)
     posteriors = {name: candidates[name].posterior for name in (truth, *candidates)}
-    network, images = true.posterior.network, data.train_images[:2]
-    first = true.posterior[0].to(images.device)
-    further = possible_columns(network, first, images, run.config.further)
+    network, first = true.posterior.network, true.posterior[0].to(data.train_images.device)
+    further = possible_columns(network, first, data.train_images[:2], run.config.further)
     config = replace(run.config, further=further)
-    setting = Setting(network, data, config, prior, temperature)
+    setting = Setting(network, data, config, prior, temperature, images)
     check_resources(setting, posteriors, run)
     views = fit_views(setting, posteriors, truth, run)
     predictions = predict_views(setting, posteriors, views)
@@ -336,7 +341,8 @@ def evaluate(
     space = fit_weight_space(setting, posteriors, truth, views)
     checks = check_posteriors(setting, true.posterior, views, predictions, space)
     if setting.config.limit_draws:
-        checks["limits"] = find_limits(setting, posteriors, truth, views, predictions)
+        others = {name: each.posterior for name, each in beside.items()}
+        checks["limits"] = find_limits(setting, posteriors, truth, views, predictions, others)
     run.save_json("table1.json", table)
     run.save_json("table1_errors.json", {column.key: row for column, row in errors.items()})
     run.save_json("diagnostics.json", about | checks)

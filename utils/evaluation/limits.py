@@ -11,7 +11,10 @@ dead_pixels     predictions on test images with noise on pixels that are zero in
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from utils.data.datasets import network_inputs
 from utils.evaluation.alignment import (
     FIRST,
     WAYS,
@@ -21,7 +24,7 @@ from utils.evaluation.alignment import (
     align_in_way,
     spaced_positions,
 )
-from utils.evaluation.checks import prior_network
+from utils.evaluation.checks import fit_to, prior_network
 from utils.evaluation.cross_fitting import cross_fitted, some_networks
 from utils.evaluation.metrics import accuracy, calibration_error, closeness, mean_nll
 from utils.evaluation.predictions import REBASED, SAMPLE, Column, PartPredictions
@@ -30,9 +33,10 @@ from utils.evaluation.views import Refinement, Views, tau_search
 from utils.evaluation.weight_study import correlation
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
+from utils.networks.registry import inputs_for
 from utils.posteriors.low_rank import LowRankFit
 from utils.posteriors.moments import Moments, fit_blocks, merge_all
-from utils.posteriors.posterior import Posterior
+from utils.posteriors.posterior import Posterior, is_set
 from utils.rebasin.matching import RESPONSES
 from utils.rebasin.response_matching import Stack
 from utils.runs.seeding import generator
@@ -52,9 +56,9 @@ FEW_SAMPLES = (1, 2, 5, 10)  # samples in place of a distribution
 
 def find_limits(
     setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views, predictions:
-    dict[Column, PartPredictions],
+    dict[Column, PartPredictions], beside: dict[str, Posterior],
 ) -> dict:  # fmt: skip
-    """Return all of it, for the truth's samples."""
+    """Return all of it, for the truth's samples. Noise also for the posteriors `beside` them."""
     config, samples = setting.config, candidates[truth]
     images = setting.data.test_images[: config.study_images]
     average = predictions[Column(truth, SAMPLE)].average()[: len(images)]
@@ -79,7 +83,11 @@ def find_limits(
         },
         "null": align_noise(setting, views, truth, average),
         "cross_fitted": cross_fitted(setting, candidates, truth),
-        "dead_pixels": dead_pixel_noise(setting, candidates, truth, views),
+        "dead_pixels": dead_pixel_noise(
+            setting,
+            noisy_networks(setting, candidates, truth, views),
+            networks_beside(setting, beside),
+        ),
     }
 
 
@@ -183,13 +191,14 @@ def held_out(
     if len(samples) < 4:
         return {}
     network, config, middle = setting.network, setting.config, len(samples) // 2
+    labels = setting.data.test_labels[: len(images)]
     first = [samples[k].to(setting.device) for k in range(middle)]
     second = (samples[k].to(setting.device) for k in range(middle, len(samples)))
     predicted = [class_probabilities(network, weights, images) for weights in first]
     truth = mean_probabilities(network, second, images)
 
     def score(average: Tensor) -> dict[str, float]:
-        return closeness(average, truth) | own_scores(average, setting)
+        return closeness(average, truth) | own_scores(average, labels)
 
     rows = {"samples": score(sum(predicted) / middle)}
     for count in (n for n in FEW_SAMPLES if n < middle):
@@ -223,13 +232,12 @@ def held_out(
     return rows
 
 
-def own_scores(average: Tensor, setting: Setting) -> dict[str, float]:
-    """Return the scores that need no other posterior, on the first test images."""
-    labels = setting.data.test_labels[: len(average)]
+def own_scores(average: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the scores that need no other posterior."""
     return {
         "accuracy": accuracy(average, labels),
-        "nll": mean_nll(average, labels),
         "ece": calibration_error(average, labels),
+        "nll": mean_nll(average, labels),
     }
 
 
@@ -309,38 +317,67 @@ def align_noise(setting: Setting, views: Views, truth: str, average: Tensor) -> 
 # ---- noise on dead pixels
 
 
+class Networks(NamedTuple):
+    network: Network
+    weights: list[Tensor]
+
+
 def dead_pixel_noise(
-    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
+    setting: Setting, networks: dict[str, Networks], beside: dict[str, Networks]
 ) -> dict | None:
     """Return accuracy, ECE and NLL of posteriors with noise on pixels that are zero in training.
 
     HMC keeps the prior's weights there, so noise goes straight into its predictions (Izmailov et
-    al. 2021, "Dangers of Bayesian model averaging under covariate shift").
+    al. 2021, "Dangers of Bayesian model averaging under covariate shift"). The noise is on the
+    images, before a network normalises them or multiplies them by EmpCov's root.
     """
-    dead = ~setting.data.train_images.any(0)
+    dead = ~setting.images.train_images.any(0)
     if setting.network.pixel_slot is None or not dead.any():
         return None
-    config, data = setting.config, setting.data
-    some = slice(config.study_images)
-    images, labels = data.test_images[some], data.test_labels[some]
-    random = generator(config.seed, "limits", "dead_pixels")
+    some = slice(setting.config.study_images)
+    images, labels = setting.images.test_images[some], setting.images.test_labels[some]
+    images = network_inputs(images, images.shape[1:])
+    random = generator(setting.config.seed, "limits", "dead_pixels")
     noise = torch.randn(images.shape, generator=random).to(images) * dead
-    networks = {name: list(some_networks(setting, each)) for name, each in candidates.items()}
+
+    def score(network: Network, weights: list[Tensor]) -> list[dict[str, float]]:
+        kind = setting.images.normalisation(network.normalisation)
+        rows = []
+        for deviation in NOISE:
+            inputs = network_inputs(images + deviation * noise, network.input_shape, kind)
+            average = mean_probabilities(network, weights, inputs)
+            rows.append({"noise": deviation, **own_scores(average, labels)})
+        return rows
+
+    return {
+        "blank_pixels": int(dead.sum()),
+        "images": len(images),
+        "rows": {name: score(*each) for name, each in networks.items()},
+        "beside": {name: score(*each) for name, each in beside.items()},
+    }
+
+
+def noisy_networks(
+    setting: Setting, candidates: dict[str, Posterior], truth: str, views: Views
+) -> dict[str, Networks]:
+    """Return networks of all candidates, of the truth's q_r and of the best q_r with τ."""
+    chosen = {name: some_networks(setting, each) for name, each in candidates.items()}
     scaled = [column for column in views.fits if column.view.key == "consensus_tau"]
     for column in (Column(truth, REBASED), *scaled):
-        networks[column.key] = list(some_networks(setting, views.fits[column].posterior))
-    rows = {}
-    for name, weights in networks.items():
-        rows[name] = []
-        for deviation in NOISE:
-            shifted = images + deviation * noise
-            average = mean_probabilities(setting.network, weights, shifted)
-            rows[name].append(
-                {
-                    "noise": deviation,
-                    "accuracy": accuracy(average, labels),
-                    "ece": calibration_error(average, labels),
-                    "nll": mean_nll(average, labels),
-                }
-            )
-    return {"blank_pixels": int(dead.sum()), "images": len(images), "rows": rows}
+        chosen[column.key] = some_networks(setting, views.fits[column].posterior)
+    return {name: Networks(setting.network, list(each)) for name, each in chosen.items()}
+
+
+def networks_beside(setting: Setting, beside: dict[str, Posterior]) -> dict[str, Networks]:
+    """Return networks of posteriors with networks of their own, and of the q_r of chains."""
+    found = {}
+    for name, posterior in beside.items():
+        network = posterior.network
+        where = replace(setting, network=network, data=inputs_for(network, setting.images))
+        weights = list(some_networks(where, posterior))
+        found[name] = Networks(network, weights)
+        if is_set(posterior) and posterior.is_chain:
+            matcher = where.study_matcher_for(weights[0])
+            rebased = fit_to(where, weights, matcher, len(weights))[0].posterior
+            found[f"{name} q_r"] = Networks(network, list(some_networks(where, rebased)))
+    return found

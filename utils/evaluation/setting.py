@@ -88,10 +88,11 @@ class Blocks(NamedTuple):
 @dataclass(frozen=True)
 class Setting:
     network: Network
-    data: Dataset
+    data: Dataset  # as the network takes it
     config: EvaluationConfig
     prior: Prior = Prior()  # of the truth, tempered
     temperature: float = 1.0
+    images: Dataset | None = None  # as it is in files
 
     @property
     def device(self) -> torch.device:

@@ -21,6 +21,7 @@ from utils.networks.network import Network
 from utils.posteriors.samples import save_kind
 from utils.symmetry.transformation import Transformation
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ class Mixture:
     components: Sequence[Posterior]
 
     mean = None
+    is_chain = False  # its components are independent of one another
 
     @property
     def network(self) -> Network:
@@ -65,6 +67,11 @@ class Mixture:
                 return component[position]
             position -= len(component)
         raise IndexError(position)
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Return what is known of all vectors under this name, if all components know it."""
+        values = [each.known(name) for each in self.components]
+        return None if any(each is None for each in values) else np.concatenate(values)
 
     @property
     def num_chains(self) -> int:
@@ -103,7 +110,7 @@ class Mixture:
 def is_set(posterior: Posterior) -> bool:
     """Return whether a posterior is a set of weight vectors rather than a distribution.
 
-    Sets have a length, items and num_chains.
+    Sets have a length, items, num_chains and is_chain.
     """
     if isinstance(posterior, Mixture):
         return all(map(is_set, posterior.components))

@@ -8,5 +8,6 @@ paper           what a paper consists of: steps, claims, figures, sections
 elements        HTML from text and tables
 card            the card of a published set of networks
 chain           a Markov chain: its tables, and the cards of its run and predictions
+published       networks and predictions for others: their scores, for the cards
 page            the report: report.html with numbers.json and figures/
 """

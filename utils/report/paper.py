@@ -3,7 +3,7 @@
 Each paper is a folder in papers/ that defines one `Paper`; papers/__init__.py lists them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -181,6 +181,15 @@ class Paper:
     rule: str = ""  # when a claim has no verdict
     cautions: tuple[Callable[[Results], str], ...] = ()  # each a sentence to read first, or ""
     numbers: dict[str, Callable[[Results], object]] = field(default_factory=dict)  # for programs
+
+    def steps_for(self, artefacts: Iterable[str]) -> list[Step]:
+        """Return the steps that make the artefacts, with all they need, in order."""
+        known = {step.kind: (step.kind,) for step in self.steps} | self.artefacts
+        wanted = {kind for name in artefacts for kind in known.get(name, ())}
+        for step in reversed(self.steps):  # a step needs only earlier ones
+            if step.kind in wanted:
+                wanted |= set(step.needs)
+        return [step for step in self.steps if step.kind in wanted]
 
     @property
     def parts(self) -> list[RunFigure | RunTables]:

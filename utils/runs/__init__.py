@@ -10,5 +10,6 @@ locks      directories held by one process, or by several together
 lookup     earlier runs: finding, describing and identifying them
 wandb_run  wandb as a listener that hears what a run measures
 run        the run directory: opened, locked, resumed or refused, finished
-jobs       several scripts at a time
+points     the runs of a sweep, and how far they have come
+jobs       scripts as processes, one or several at a time
 """

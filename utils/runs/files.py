@@ -5,10 +5,11 @@ import json
 import math
 import os
 import secrets
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from utils.settings.errors import UserError
@@ -69,6 +70,22 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """Yield a folder that appears at `place` when all is written, or not at all."""
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UserError(f"{place} exists already: remove it, or give another --out_dir.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = place.with_name(f".{place.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        unfinished.rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read_mapping(path: Path, parse: Callable[[str], dict] = json.loads) -> dict:

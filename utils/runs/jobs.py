@@ -1,4 +1,4 @@
-"""Run commands side by side, each as a process with a log file of its own."""
+"""Run commands as processes, side by side with log files of their own or one at a time."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from utils.runs.script import Stopped
+from utils.runs.script import STOPPED_BY_USER, Stopped
 
 POLL_SECONDS = 0.1
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -92,6 +92,35 @@ def end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent ended before prctl was called
         signal.raise_signal(signal.SIGTERM)
+
+
+def wait_for(process: subprocess.Popen) -> int:
+    """Return a child's exit code; if the user stops it, end this process once it has ended.
+
+    The terminal sends Ctrl-C to the child as well, so only SIGTERM is passed on. A child that exits
+    with STOPPED_BY_USER has said how to continue; after any other code, Stopped lets us say it.
+    """
+    stopped = False
+
+    def stop(signum, frame) -> None:
+        nonlocal stopped
+        stopped = True
+        process.terminate()
+
+    code, before = None, signal.signal(signal.SIGTERM, stop)
+    try:
+        while code is None:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                stopped = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if code == STOPPED_BY_USER:
+        sys.exit(code)
+    if stopped:
+        raise Stopped
+    return code
 
 
 def threads_for_each(at_a_time: int) -> dict[str, str]:

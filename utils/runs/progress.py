@@ -4,6 +4,7 @@ import math
 import resource
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from utils.settings.errors import UserError
@@ -12,11 +13,17 @@ from utils.settings.wording import megabytes
 from tqdm import tqdm
 
 
-def progress_bar(total: int, description: str, initial: int = 0, unit: str = "epoch") -> tqdm:
-    """Return a bar with the time left; in a log file, a line every half minute."""
+def progress_bar(
+    total: int | None, description: str, initial: int = 0, unit: str = "epoch",
+    items: Iterable | None = None,
+) -> tqdm:  # fmt: skip
+    """Return a bar with the time left; in a log file, a line every half minute.
+
+    If it is given items, it yields them and counts them itself.
+    """
     interactive = sys.stderr.isatty()
     return tqdm(
-        total=total, initial=initial, desc=description, unit=unit,
+        items, total=total, initial=initial, desc=description, unit=unit,
         dynamic_ncols=interactive, mininterval=0.2 if interactive else 30,
     )  # fmt: skip
 

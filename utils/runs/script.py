@@ -5,14 +5,16 @@ Exit code 2 means a mistake that the user can correct, 130 a run that was stoppe
 
 import errno
 import os
+import runpy
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
-from utils.settings.config import load_config, unnamed_settings
+from utils.settings.config import Config, load_config, unnamed_settings
 from utils.settings.errors import UserError
 
 import torch
@@ -72,6 +74,22 @@ def run_script(main: Callable, config_class, script_file: str, description: str)
         print_unnamed_settings(config, script)
         with suppress(Finished):
             main(config)
+
+
+def settings_for(script: Path, arguments: list[str]) -> tuple[Config, str]:
+    """Return the settings that a script will have with these arguments, and the kind of its run.
+
+    A script defines both as CONFIG and KIND. If its arguments decide, its `choose_settings` does.
+    """
+    defined = _run_once(str(script))
+    if "choose_settings" in defined:
+        config_class, kind = defined["choose_settings"](arguments)
+    else:
+        config_class, kind = defined["CONFIG"], defined["KIND"]
+    return load_config(config_class, script.stem, arguments), kind
+
+
+_run_once = cache(runpy.run_path)  # a sweep asks for each of its runs
 
 
 def print_unnamed_settings(config, script: str) -> None:
