@@ -189,3 +189,45 @@ def test_biases_of_samplers_are_those_of_their_run():
         ]
         line = " | ".join([f"{cell['rate']:g}", f"{cell['temperature']:.3f}", *scores, *moments])
         assert f"| {line.replace('-', '−')} |" in text
+
+
+def answer_to(question: str) -> str:
+    lines = (DOCS / "referee.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| {question}")]
+    return line.replace("−", "-").replace("*", "")
+
+
+def test_answers_to_a_referee_have_the_numbers_of_the_laptop_run():
+    numbers = rows_of("laptop/numbers.json", None)
+    found, curves = numbers["evaluation"], numbers["pruning"]["curves"]["all"]
+
+    def pruned(curve: str) -> str:
+        return f"{100 * curves[curve]['sparsity']['0.05']:.0f} %"
+
+    std = [found["correlations"][frame]["ensemble and vi"]["std"] for frame in ("after", "before")]
+    averages = [found["average_std"][frame]["hmc"] for frame in ("before", "after")]
+    halves, fits = found["halves_of_hmc"], numbers["table1"]
+    expected = {
+        "Do σ of the ensemble and of VI": [f"{value:.2f}" for value in std],
+        "Does HMC's σ prune its own": [
+            pruned("hmc mean, std of hmc"), pruned("hmc mean, random of hmc"),
+        ],
+        "Does VI's σ prune HMC's": [
+            pruned("hmc single, std of vi"), pruned("hmc single, std of hmc"),
+            pruned("vi mean, std of vi"),
+        ],
+        "Is the ensemble's own σ": [
+            pruned("ensemble mean, std of ensemble"), pruned("ensemble mean, abs_mean of ensemble"),
+        ],
+        "Does rebasin shrink": [f"{each[g]:.3f}" for g in ("W2", "W1") for each in averages],
+        "Does HMC agree with itself": [
+            f"{100 * halves['agreement']:.1f} %", f"{halves['total_variation']:.3f}",
+        ],
+        "Is HMC better than five": [
+            f"{fits[column][score]:.3f}" for score in ("nll", "ece", "brier")
+            for column in ("hmc_sample", "ensemble_sample")
+        ],
+    }  # fmt: skip
+    for question, values in expected.items():
+        answer = answer_to(question)
+        assert [value for value in values if value not in answer] == []
