@@ -8,6 +8,7 @@ from tests.conftest import run_all
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data.datasets import load_pixels
+from utils.evaluation.pruning import KEPT_PERCENT
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 METHODS = ("hmc", "ensemble", "vi")
-PERCENT = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1]
+PERCENT = list(KEPT_PERCENT)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_curves_and_histograms(run, source, data_dir):
     ):
         order = np.argsort(space[std], kind="stable")
         for part, kept in (("all", order), ("alive", order[alive[order]])):
-            for position in (0, 5, 9):
+            for position in map(PERCENT.index, (100, 50, 92.5, 10)):
                 pruned = space[weights].copy()
                 pruned[kept[round(PERCENT[position] / 100 * len(kept)) :]] = 0
                 found = curves[part][name]["accuracy"][position]
@@ -96,9 +97,39 @@ def test_chance_is_the_average_of_ten_orders(run, source, data_dir):
         pruned[order[3980:]] = 0
         accuracies.append(accuracy(pruned, data))
     chance = curves["all"]["hmc mean, random of hmc"]
-    assert chance["accuracy"][5] == pytest.approx(np.mean(accuracies), abs=5e-4)
-    assert chance["deviation"][5] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
+    half = PERCENT.index(50)
+    assert chance["accuracy"][half] == pytest.approx(np.mean(accuracies), abs=5e-4)
+    assert chance["deviation"][half] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
     assert "deviation" not in curves["all"]["hmc mean, std of hmc"]
+
+
+def test_everything_has_errors_but_what_the_chain_orders_and_repair_mends(run):
+    for curves in json.loads((run / "pruning.json").read_text())["curves"].values():
+        for name, curve in curves.items():
+            errors = [*curve["accuracy_error"], *curve["sparsity_error"].values()]
+            assert (None in errors) == (name == "hmc mean, std_repaired of hmc"), name
+            assert len(curve["accuracy_error"]) == len(PERCENT)
+        # of the test images alone: √(p (1 − p) / N)
+        p = curves["vi mean, std of vi"]["accuracy"][0]
+        expected = (p * (1 - p) / 10_000) ** 0.5
+        assert curves["vi mean, std of vi"]["accuracy_error"][0] == pytest.approx(expected, rel=0.2)
+        half = PERCENT.index(50)  # σ of the chain says more about its own errors than images do
+        by_chain, by_vi = (curves[f"ensemble mean, std of {by}"] for by in ("hmc", "vi"))
+        assert by_chain["accuracy_error"][half] > by_vi["accuracy_error"][half]
+
+
+def test_without_the_chain_what_it_orders_has_no_errors(source, script, tmp_path):
+    evaluation = shutil.copytree(source, tmp_path / "eval")
+    diagnostics = json.loads((evaluation / "diagnostics.json").read_text())
+    diagnostics["sources"]["HMC"] = str(tmp_path / "gone")
+    (evaluation / "diagnostics.json").write_text(json.dumps(diagnostics))
+    ended = script("MNIST_eval_pruning", "--config_name", "quick", "--eval", evaluation)
+    assert ended.returncode == 0, ended.stderr
+    assert "No standard errors where hmc orders the weights" in ended.stdout
+    run = tmp_path / "default" / "eval_pruning-MNIST-quick"
+    curves = json.loads((run / "pruning.json").read_text())["curves"]["alive"]
+    assert set(curves["ensemble mean, std of hmc"]["accuracy_error"]) == {None}
+    assert None not in curves["ensemble mean, std of vi"]["accuracy_error"]
 
 
 def test_a_damaged_evaluation_costs_no_earlier_pruning(source, script, tmp_path):
