@@ -131,10 +131,12 @@ def rebased_blocks(space: WeightSpace, samples: Samples, compact: Path) -> list[
     """
     device, truth = space.alive.device, space.gaussians["after"][space.truth]
     moves = load_compact(compact, space.network).transformations
-    if len(moves) != len(samples) or len(samples) < FEWEST_TO_REFIT:
-        raise UserError(f"there are {len(samples)} samples and {len(moves)} permutations.")
+    if len(samples) < FEWEST_TO_REFIT:
+        raise UserError(f"{len(samples)} samples are too few to be resampled.")
+    if len(samples) != len(moves):
+        raise UserError(f"{len(moves)} samples were evaluated, and there are {len(samples)} now.")
     rebased = RebasedSamples(space.network, samples, moves, device)
     blocks = fit_blocks(rebased, len(samples), num_blocks(samples, NUM_BLOCKS))
     if not merge_all(blocks).gaussian().std.allclose(truth.std, rtol=1e-3, atol=1e-5):
-        raise UserError("these are other samples than those evaluated.")
+        raise UserError("There are other samples now than those that were evaluated.")
     return blocks
