@@ -402,34 +402,43 @@ def weights_compare(results: Results) -> Finding:
 )
 def hmc_std_prunes(results: Results) -> Finding:
     pruning = results.json("eval_pruning", "pruning.json")
-    sigma, chance, magnitude = (
-        {part: found.get(f"ensemble mean, {order}") for part, found in pruning["curves"].items()}
-        for order in ("std of hmc", "random of ensemble", "abs_mean of ensemble")
+    orders = {
+        "std of hmc": "HMC's σ", "random of ensemble": "chance", "std of ensemble": "its own σ",
+        "abs_mean of ensemble": "|μ|",
+    }  # fmt: skip
+    alive, everything = (
+        {order: pruning["curves"][part].get(f"ensemble mean, {order}") for order in orders}
+        for part in ("alive", "all")
     )
-    if None in (*sigma.values(), *chance.values()):
+    if None in alive.values():
         raise Missing("The pruning has no ensemble")
-    if not _has_errors(sigma["alive"]) or not _has_errors(chance["alive"]):
-        raise Missing("The pruning has no standard errors: prune again with --overwrite")
-    gains = {
-        loss: _gain(sigma["alive"], chance["alive"], "sparsity", loss)
-        for loss in sigma["alive"]["sparsity"]
-    }
-    marks = [_clear_mark_of_two(*gain, 0.2, 0.0) for gain in gains.values()]
-    shares = "; ".join(
-        f"{points_lost(loss)}: {_sparsity(sigma['alive'], loss)} in the order of HMC's σ, "
-        f"{_sparsity(chance['alive'], loss)} at random, {_sparsity(magnitude['alive'], loss)} by "
-        f"|μ| (of all weights {_sparsity(sigma['all'], loss)}, {_sparsity(chance['all'], loss)}, "
-        f"{_sparsity(magnitude['all'], loss)})"
-        for loss in gains
-    )
+    sigma, chance = alive["std of hmc"], alive["random of ensemble"]
+    if not _has_errors(sigma) or not _has_errors(chance):
+        raise Missing(
+            "The pruning has no standard errors, as an earlier version left it or because the "
+            "chain's samples were gone: prune again with --overwrite"
+        )
+    losses = list(sigma["sparsity"])
+    marks = [
+        _clear_mark_of_two(*_gain(sigma, chance, "sparsity", loss), 0.2, 0.0) for loss in losses
+    ]
+
+    def listed(loss: str) -> str:
+        shares = (
+            f"{name} {_sparsity(alive[order], loss)} ({_sparsity(everything[order], loss)})"
+            for order, name in orders.items()
+        )
+        return f"at {points_lost(loss)} {', '.join(shares)}"
+
     return Finding(
         _worst(marks),
-        f"Share of the live weights of the ensemble's μ_r that can be set to zero, by the accuracy "
-        f"lost: {shares}. {_beside_chance(pruning['kept_percent'], sigma, chance)}",
+        "Share of the live weights of the ensemble's μ_r that can be set to zero (in brackets: of "
+        f"all weights), in the order of: {'; '.join(map(listed, losses))}. "
+        f"{_beside_chance(pruning['kept_percent'], sigma, chance)}",
         "; ".join(
-            f"at {points_lost(loss)} of accuracy it removes {_sparsity(sigma['alive'], loss)} of "
-            f"the live ones, random orders {_sparsity(chance['alive'], loss)}"
-            for loss in gains
+            f"at {points_lost(loss)} of accuracy it removes {_sparsity(sigma, loss)} of the live "
+            f"ones, random orders {_sparsity(chance, loss)}"
+            for loss in losses
         ),
     )
 
@@ -437,7 +446,7 @@ def hmc_std_prunes(results: Results) -> Finding:
 def _beside_chance(kept: list[float], sigma: dict, chance: dict) -> str:
     """Say where σ's order is more accurate than chance by more than 2 errors, and where less."""
     points = [k for k, percent in enumerate(kept) if percent in COARSE_PERCENT and percent < 100]
-    gains = {kept[k]: _gain(sigma["alive"], chance["alive"], "accuracy", k) for k in points}
+    gains = {kept[k]: _gain(sigma, chance, "accuracy", k) for k in points}
     better = {p: gain for p, gain in gains.items() if gain[0] > 2 * gain[1]}
     worse = {p: gain for p, gain in gains.items() if gain[0] < -2 * gain[1]}
 
