@@ -4,11 +4,14 @@ import json
 import re
 import shutil
 
+from MNIST_eval_pruning import refit_truth
 from tests.conftest import run_all
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data.datasets import load_pixels
 from utils.evaluation.pruning import KEPT_PERCENT
+from utils.evaluation.weight_space import open_weight_space
+from utils.runs.lookup import PastRun
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -118,18 +121,16 @@ def test_everything_has_errors_but_what_the_chain_orders_and_repair_mends(run):
         assert by_chain["accuracy_error"][half] > by_vi["accuracy_error"][half]
 
 
-def test_without_the_chain_what_it_orders_has_no_errors(source, script, tmp_path):
-    evaluation = shutil.copytree(source, tmp_path / "eval")
-    diagnostics = json.loads((evaluation / "diagnostics.json").read_text())
-    diagnostics["sources"]["HMC"] = str(tmp_path / "gone")
-    (evaluation / "diagnostics.json").write_text(json.dumps(diagnostics))
-    ended = script("MNIST_eval_pruning", "--config_name", "quick", "--eval", evaluation)
-    assert ended.returncode == 0, ended.stderr
-    assert "No standard errors where hmc orders the weights" in ended.stdout
-    run = tmp_path / "default" / "eval_pruning-MNIST-quick"
-    curves = json.loads((run / "pruning.json").read_text())["curves"]["alive"]
-    assert set(curves["ensemble mean, std of hmc"]["accuracy_error"]) == {None}
-    assert None not in curves["ensemble mean, std of vi"]["accuracy_error"]
+def test_the_chain_is_looked_for_where_the_evaluation_read_it(source, tmp_path, capsys):
+    space, evaluation = open_weight_space(source, torch.device("cpu")), PastRun(source)
+    sources = json.loads((source / "diagnostics.json").read_text())["sources"]
+    refits = refit_truth(space, evaluation, sources, seed=0)
+    assert len(refits) == 2  # of blocks, and of the two chains
+    assert {len(each.gaussians[0].std) for each in refits} == {7960}
+    assert capsys.readouterr().out == ""
+    for gone in (sources | {"HMC": str(tmp_path / "gone")}, {}):
+        assert refit_truth(space, evaluation, gone, seed=0) == []
+        assert "No standard errors where hmc orders the weights" in capsys.readouterr().out
 
 
 def test_a_damaged_evaluation_costs_no_earlier_pruning(source, script, tmp_path):
