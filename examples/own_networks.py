@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from utils.data.user_arrays import read_inputs, read_labels
 from utils.evaluation.metrics import accuracy
-from utils.evaluation.pruning import KEPT_PERCENT, accuracy_curve, orders, prune, without
+from utils.evaluation.pruning import ORDER_BY, accuracy_curve, prune, without
 from utils.networks.mlp import ACTIVATIONS, MLP
 from utils.networks.network import Network
 from utils.networks.predictions import class_probabilities, mean_probabilities
@@ -72,6 +72,7 @@ import torch
 from torch import Tensor
 
 CRITERIA = {"abs_mean": "largest |μ|", "signal_to_noise": "largest |μ|/σ", "std": "smallest σ"}
+KEPT_PERCENT = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)  # of the printed accuracies
 NUM_DRAWS = 100  # weights drawn from a Gaussian for its predictions
 SHOWN = 20  # networks in the printed table, and samples whose barriers are computed
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way between two networks, for loss barriers
@@ -332,8 +333,7 @@ def barriers_to_first(
 
 def rank_weights(q_r: Gaussian, layout: Layout) -> dict[str, Tensor]:
     """Return the order in which each criterion keeps weights, without biases that do not exist."""
-    ranked = orders(q_r, generator(0, "random_order"))
-    return {name: without(ranked[name][0], layout.no_bias) for name in CRITERIA}
+    return {name: without(ORDER_BY[name](q_r), layout.no_bias) for name in CRITERIA}
 
 
 def prune_mean(
@@ -347,7 +347,9 @@ def prune_mean(
     about = {"prune_by": prune_by, "zeros": zeros}
     if scored.labels is not None:
         about["pruning"] = {"kept_percent": KEPT_PERCENT} | {
-            name: accuracy_curve(network, q_r.mean, order, scored.inputs, scored.labels)
+            name: accuracy_curve(
+                network, q_r.mean, order, scored.inputs, scored.labels, KEPT_PERCENT
+            )
             for name, order in ranked.items()
         }
     return pruned, about

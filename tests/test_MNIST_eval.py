@@ -14,7 +14,7 @@ from utils.evaluation import alignment
 from utils.evaluation.diagnostics import rhat
 from utils.evaluation.evaluate import Candidate, TableErrors
 from utils.evaluation.metrics import METRICS
-from utils.evaluation.pruning import list_prunings
+from utils.evaluation.pruning_study import list_prunings
 from utils.evaluation.weight_space import open_weight_space
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points

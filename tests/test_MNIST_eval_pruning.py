@@ -4,10 +4,14 @@ import json
 import re
 import shutil
 
+from MNIST_eval_pruning import refit_truth
 from tests.conftest import run_all
 from tests.offline_runs import read_offline_run
 from tests.test_MNIST_eval import predict
 from utils.data.datasets import load_pixels
+from utils.evaluation.pruning import KEPT_PERCENT
+from utils.evaluation.weight_space import open_weight_space
+from utils.runs.lookup import PastRun
 from utils.runs.seeding import generator
 
 import numpy as np
@@ -15,7 +19,7 @@ import pytest
 import torch
 
 METHODS = ("hmc", "ensemble", "vi")
-PERCENT = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1]
+PERCENT = list(KEPT_PERCENT)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def test_curves_and_histograms(run, source, data_dir):
     ):
         order = np.argsort(space[std], kind="stable")
         for part, kept in (("all", order), ("alive", order[alive[order]])):
-            for position in (0, 5, 9):
+            for position in map(PERCENT.index, (100, 50, 92.5, 10)):
                 pruned = space[weights].copy()
                 pruned[kept[round(PERCENT[position] / 100 * len(kept)) :]] = 0
                 found = curves[part][name]["accuracy"][position]
@@ -96,9 +100,37 @@ def test_chance_is_the_average_of_ten_orders(run, source, data_dir):
         pruned[order[3980:]] = 0
         accuracies.append(accuracy(pruned, data))
     chance = curves["all"]["hmc mean, random of hmc"]
-    assert chance["accuracy"][5] == pytest.approx(np.mean(accuracies), abs=5e-4)
-    assert chance["deviation"][5] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
+    half = PERCENT.index(50)
+    assert chance["accuracy"][half] == pytest.approx(np.mean(accuracies), abs=5e-4)
+    assert chance["deviation"][half] == pytest.approx(np.std(accuracies, ddof=1), abs=5e-4)
     assert "deviation" not in curves["all"]["hmc mean, std of hmc"]
+
+
+def test_everything_has_errors_but_what_the_chain_orders_and_repair_mends(run):
+    for curves in json.loads((run / "pruning.json").read_text())["curves"].values():
+        for name, curve in curves.items():
+            errors = [*curve["accuracy_error"], *curve["sparsity_error"].values()]
+            assert (None in errors) == (name == "hmc mean, std_repaired of hmc"), name
+            assert len(curve["accuracy_error"]) == len(PERCENT)
+        # of the test images alone: √(p (1 − p) / N)
+        p = curves["vi mean, std of vi"]["accuracy"][0]
+        expected = (p * (1 - p) / 10_000) ** 0.5
+        assert curves["vi mean, std of vi"]["accuracy_error"][0] == pytest.approx(expected, rel=0.2)
+        half = PERCENT.index(50)  # σ of the chain says more about its own errors than images do
+        by_chain, by_vi = (curves[f"ensemble mean, std of {by}"] for by in ("hmc", "vi"))
+        assert by_chain["accuracy_error"][half] > by_vi["accuracy_error"][half]
+
+
+def test_the_chain_is_looked_for_where_the_evaluation_read_it(source, tmp_path, capsys):
+    space, evaluation = open_weight_space(source, torch.device("cpu")), PastRun(source)
+    sources = json.loads((source / "diagnostics.json").read_text())["sources"]
+    refits = refit_truth(space, evaluation, sources, seed=0)
+    assert len(refits) == 2  # of blocks, and of the two chains
+    assert {len(each.gaussians[0].std) for each in refits} == {7960}
+    assert capsys.readouterr().out == ""
+    for gone in (sources | {"HMC": str(tmp_path / "gone")}, {}):
+        assert refit_truth(space, evaluation, gone, seed=0) == []
+        assert "No standard errors where hmc orders the weights" in capsys.readouterr().out
 
 
 def test_a_damaged_evaluation_costs_no_earlier_pruning(source, script, tmp_path):

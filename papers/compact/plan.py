@@ -27,7 +27,7 @@ COMPACT_STEPS = (
         inputs=(("hmc", "HMC"), ("ensemble", "ensemble"), ("vi", "VI")),
     ),
     Step(
-        "MNIST_eval_pruning", "eval_pruning", plans(("quick", 9), ("paper", MINUTE)),
+        "MNIST_eval_pruning", "eval_pruning", plans(("quick", 25), ("paper", 2 * MINUTE)),
         inputs=(("eval", "eval"),),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from utils.evaluation.diagnostics import MIN_DRAWS
 from utils.evaluation.metrics import METRICS, Metric
 from utils.evaluation.predictions import columns_of
-from utils.report.tables import Table, number, with_error
+from utils.report.tables import Table, number, with_error, with_known_error
 
 import yaml
 
@@ -288,7 +288,9 @@ def sparsity_summary(pruning: dict) -> dict[str, dict[str, str]]:
         cells = {"accuracy, unpruned": f"{100 * curve['accuracy'][0]:.2f} %"}
         for part, loss in _losses(pruning):
             share = curves[part][name]["sparsity"][loss]
-            cells[f"zero at {_points(loss)}, {part}"] = f"{100 * share:.0f} %"
+            error = curves[part][name].get("sparsity_error", {}).get(loss)
+            text = with_known_error(share, error, 1, 100)
+            cells[f"zero at {points_lost(loss)}, {part}"] = f"{text} %"
         summary[curve_title(curve, names)] = cells
     return summary
 
@@ -297,12 +299,16 @@ def sparsity_table(pruning: dict) -> Table:
     """Return the share of weights that can be zero before this much accuracy is lost."""
     weights = {"all": "all weights", "alive": "live pixels"}
     head = ["network, order", "unpruned accuracy"]
-    head += [f"pruned at {_points(loss)}, {weights[part]}" for part, loss in _losses(pruning)]
+    head += [f"pruned at {points_lost(loss)}, {weights[part]}" for part, loss in _losses(pruning)]
+    truth = next(iter(pruning["names"].values()))
     return Table(
         head,
         [[title, *cells.values()] for title, cells in sparsity_summary(pruning).items()],
         title="Share of weights that can be zero before this much accuracy is lost",
-        note="“Live pixels” leaves out the weights of dead pixels.",
+        note="“Live pixels” leaves out the weights of dead pixels. ± are standard errors: of "
+        f"resampled test images, of the random orders and, where {truth} orders the weights, of "
+        "fitting it again to resampled blocks of its samples. They leave out how the others were "
+        "trained, and which single network is pruned.",
     )
 
 
@@ -314,5 +320,6 @@ def _losses(pruning: dict) -> list[tuple[str, str]]:
     ]
 
 
-def _points(loss: str) -> str:
+def points_lost(loss: str) -> str:
+    """Say how much accuracy is lost: "−1 point"."""
     return f"−{100 * float(loss):g} point{'s' if float(loss) > 0.01 else ''}"

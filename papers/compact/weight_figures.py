@@ -157,6 +157,7 @@ ORDER_STYLES = {
     "random": {"color": GREY, "linestyle": ":", "marker": "x"},
 }
 MAX_BINS = 100  # of a histogram
+MARKED = 3  # every so many points of a curve
 PARTS = {"all": "all weights", "alive": "without dead pixels' weights"}
 
 
@@ -200,7 +201,8 @@ def sigma_histograms(source: Path, names: dict[str, str] = PAPER_METHODS) -> Fig
 @figure(
     "eval_pruning", "pruning.json", "Figure 5, right: accuracy of pruned networks",
     caption="Test accuracy if only the weights of lowest σ are kept and the others are zero, for "
-    "mean networks and for single ones; below, without the weights of dead pixels.",
+    "mean networks and for single ones; below, without the weights of dead pixels. Grey: random "
+    "orders, with bands of one standard deviation between them.",
 )  # fmt: skip
 def pruning(source: Path) -> Figure:
     """Draw the paper's Figure 5, right: accuracy of pruned means and of pruned single networks."""
@@ -214,26 +216,34 @@ def pruning(source: Path) -> Figure:
         for axis, kind in zip(row, ("mean", "single"), strict=True):
             for curve in results["curves"][part].values():
                 method, network = pruned_network(curve, names)
-                if network == kind and curve["criterion"] == "std":
-                    # The network's line and marker, in the colour of what orders its weights.
-                    look = looks[method]
-                    look = {
-                        "linestyle": look.line, "marker": look.marker,
-                        "color": looks[curve["by"]].color,
-                    }  # fmt: skip
-                    if curve["by"] == truth:  # stands out
-                        look |= {"linewidth": 2.2, "markersize": 4.5, "zorder": 3}
-                    label = f"{names[method]}, σ of {names[curve['by']]}"
-                    _accuracy_line(axis, results, curve, label, look)
+                if network == kind and curve["criterion"] in ("std", "random"):
+                    look = _pruning_look(looks[method], looks[curve["by"]], curve, truth)
+                    order = f"σ of {names[curve['by']]}"
+                    label = "chance" if curve["criterion"] == "random" else order
+                    _accuracy_line(axis, results, curve, f"{names[method]}, {label}", look)
             what = "mean networks" if kind == "mean" else "single networks"
             _kept_axis(axis, f"{what}, {title}")
     _legend_below(drawn, axes[0, ::-1])  # the panel with more curves comes first
     return drawn
 
 
+def _pruning_look(network: Look, by: Look, curve: dict, truth: str) -> dict:
+    """Return the network's line and marker, in the colour of what orders its weights.
+
+    The truth's order stands out; chance is grey and in the background.
+    """
+    look = {"color": by.color, "linestyle": network.line, "marker": network.marker}
+    if curve["criterion"] == "random":
+        look |= {"color": GREY, "markersize": 2, "zorder": 1.5}
+    elif curve["by"] == truth:
+        look |= {"linewidth": 2.2, "markersize": 4.5, "zorder": 3}
+    return look
+
+
 @figure(
     "eval_pruning", "pruning.json", "Pruning by other orders",
-    caption="Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random.",
+    caption="Accuracy of each method's mean network, pruned by σ, |μ|, |μ|/σ and at random, "
+    "with a band of one standard deviation between random orders.",
 )  # fmt: skip
 def pruning_criteria(source: Path) -> Figure:
     """Draw the accuracy of every method's mean, pruned by σ, |μ|, |μ|/σ and at random."""
@@ -264,7 +274,7 @@ def _legend_below(drawn: Figure, axes) -> None:
 
 def _accuracy_line(axis: Axes, results: dict, curve: dict, label: str, look: dict) -> None:
     percent = 100 * np.array(curve["accuracy"])
-    look = {"markersize": 3, "linewidth": 1} | look
+    look = {"markersize": 3, "linewidth": 1, "markevery": MARKED} | look
     axis.plot(results["kept_percent"], percent, label=label, **look)
     if "deviation" in curve:
         spread = 100 * np.array(curve["deviation"])

@@ -1,11 +1,22 @@
 """Means and deviations of posteriors in one frame, and what earlier evaluations left of them."""
 
+from dataclasses import replace
+
 from tests.posteriors.test_samples import NETWORK, make_samples
-from utils.evaluation.weight_space import marginal_gaussian, open_weight_space
+from utils.evaluation.weight_space import (
+    WeightSpace,
+    marginal_gaussian,
+    open_weight_space,
+    rebased_blocks,
+)
+from utils.posteriors.compact import Compact
 from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.low_rank import LowRank
+from utils.posteriors.moments import merge_all
 from utils.posteriors.posterior import Mixture
+from utils.posteriors.samples import Samples, open_samples
 from utils.settings.errors import UserError
+from utils.symmetry.transformation import random_transformation
 
 import numpy as np
 import pytest
@@ -48,3 +59,40 @@ def test_no_evaluation_no_pruning(tmp_path):
     for path in (run, tmp_path / "notes.md"):
         with pytest.raises(UserError, match=r"an evaluation makes it"):
             open_weight_space(path, torch.device("cpu"))
+
+
+def evaluated_samples(directory) -> tuple[WeightSpace, Samples]:
+    """Samples, and the space and compact form of them with their units in random places."""
+    make_samples(directory, 8)
+    np.save(directory / "samples.npy", np.random.default_rng(0).normal(size=(8, 23)))
+    samples = open_samples(directory)
+    moves = [
+        random_transformation(NETWORK, torch.Generator().manual_seed(k), log_scale=0)
+        for k in range(8)
+    ]
+    rows = torch.stack([move.apply(each) for move, each in zip(moves, samples, strict=True)])
+    truth = Gaussian(rows.mean(0), rows.std(0))
+    Compact(truth, moves, samples[0]).save(directory / "compact.npz")
+    frames = {frame: {"hmc": truth} for frame in ("before", "after")}
+    return WeightSpace(NETWORK, frames, {}, torch.ones(len(rows[0]), dtype=torch.bool)), samples
+
+
+def test_blocks_of_the_truths_samples_together_are_the_truths_gaussian(tmp_path):
+    space, samples = evaluated_samples(tmp_path / "a")
+    blocks = rebased_blocks(space, samples, tmp_path / "a" / "compact.npz")
+    assert [block.count for block in blocks] == [1] * 8
+    together = merge_all(blocks).gaussian()
+    torch.testing.assert_close(together.mean, space.gaussians["after"]["hmc"].mean)
+    torch.testing.assert_close(together.std, space.gaussians["after"]["hmc"].std)
+
+
+def test_other_samples_than_the_truths_are_refused(tmp_path):
+    space, samples = evaluated_samples(tmp_path / "a")
+    compact = tmp_path / "a" / "compact.npz"
+    shuffled = replace(samples, indices=samples.indices[:, ::-1])  # no longer in their places
+    with pytest.raises(UserError, match="other samples now"):
+        rebased_blocks(space, shuffled, compact)
+    with pytest.raises(UserError, match="8 samples were evaluated, and there are 7"):
+        rebased_blocks(space, replace(samples, indices=samples.indices[:, :7]), compact)
+    with pytest.raises(UserError, match="too few"):
+        rebased_blocks(space, replace(samples, indices=samples.indices[:, :3]), compact)

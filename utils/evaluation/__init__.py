@@ -17,4 +17,5 @@ The evaluation sees posteriors by name (utils/posteriors) and never the methods 
     limits          how far to trust q_r's numbers: draws, halves, matched units, pixels
     evaluate        posteriors opened, checked and compared with one of them, with errors
     pruning         which weights to keep, and what accuracy is left
+    pruning_study   all prunings of an evaluation, with errors
 """

@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from utils.evaluation.alignment import RebasedSamples
 from utils.evaluation.predictions import DIRECT, REBASED, Column
 from utils.evaluation.setting import Setting
 from utils.evaluation.views import Views
 from utils.networks.network import Network
+from utils.posteriors.compact import load_compact
 from utils.posteriors.files import read_with_network
 from utils.posteriors.gaussian import Gaussian, rebase_gaussian
+from utils.posteriors.moments import Moments, fit_blocks, merge_all
 from utils.posteriors.posterior import Posterior
+from utils.posteriors.samples import Samples, num_blocks
 from utils.rebasin.assignment import Matcher
 from utils.rebasin.rebase import move
 from utils.runs.run import Run
@@ -20,6 +24,8 @@ import torch
 from torch import Tensor
 
 HISTOGRAM_EDGES = np.linspace(-6, 1, 7001)  # of log10 σ; figures join several bins
+NUM_BLOCKS = 20  # of the truth's samples, to resample
+FEWEST_TO_REFIT = 4  # samples: with a block or a chain left out, two are left
 FRAMES = ("before", "after")  # rebasin; after it all are in the frame of the truth's reference
 
 
@@ -116,3 +122,21 @@ def open_weight_space(path: Path, device: torch.device) -> WeightSpace:
     }
     singles = {name: arrays[f"{name}_single"] for name in names if f"{name}_single" in arrays}
     return WeightSpace(network, gaussians, singles, arrays["alive"])
+
+
+def rebased_blocks(space: WeightSpace, samples: Samples, compact: Path) -> list[Moments]:
+    """Return the moments of blocks of the truth's samples, rebased as the compact form says.
+
+    Samples that are not those that the truth's Gaussian was fitted to are refused.
+    """
+    device, truth = space.alive.device, space.gaussians["after"][space.truth]
+    moves = load_compact(compact, space.network).transformations
+    if len(samples) < FEWEST_TO_REFIT:
+        raise UserError(f"{len(samples)} samples are too few to be resampled.")
+    if len(samples) != len(moves):
+        raise UserError(f"{len(moves)} samples were evaluated, and there are {len(samples)} now.")
+    rebased = RebasedSamples(space.network, samples, moves, device)
+    blocks = fit_blocks(rebased, len(samples), num_blocks(samples, NUM_BLOCKS))
+    if not merge_all(blocks).gaussian().std.allclose(truth.std, rtol=1e-3, atol=1e-5):
+        raise UserError("There are other samples now than those that were evaluated.")
+    return blocks

@@ -164,11 +164,17 @@ def test_a_new_metric_stands_beside_likelihood_and_calibration(monkeypatch):
     assert table.rows[0][-1] == "50.00 ± 50.00"
 
 
-def test_pruned_shares():
+@pytest.mark.parametrize(
+    ("errors", "suffix"),
+    [({"sparsity_error": {"0.01": 0.021, "0.05": 0.021}}, " ± 2.1"), ({}, "")],
+)
+def test_pruned_shares(errors, suffix):
+    """With their standard errors, if the run has them."""
+
     def curve(network: str, by: str, criterion: str, share: float) -> dict:
         return {
             "network": network, "by": by, "criterion": criterion, "accuracy": [0.9, 0.5],
-            "sparsity": {"0.01": share / 2, "0.05": share},
+            "sparsity": {"0.01": share / 2, "0.05": share}, **errors,
         }  # fmt: skip
 
     pruning = {
@@ -184,12 +190,14 @@ def test_pruned_shares():
     first = "μ of HMC, kept by lowest σ of HMC"
     assert sparsity_summary(pruning) == {
         title: {
-            "accuracy, unpruned": "90.00 %", "zero at −1 point, all": "25 %",
-            "zero at −5 points, all": "50 %", "zero at −1 point, alive": "12 %",
-            "zero at −5 points, alive": "25 %",
+            "accuracy, unpruned": "90.00 %", "zero at −1 point, all": f"25.0{suffix} %",
+            "zero at −5 points, all": f"50.0{suffix} %",
+            "zero at −1 point, alive": f"12.5{suffix} %",
+            "zero at −5 points, alive": f"25.0{suffix} %",
         }
         for title in (first, "one network of ensemble, kept by chance")
     }  # fmt: skip
     table = sparsity_table(pruning)
     assert table.head[-1] == "pruned at −5 points, live pixels"
-    assert table.rows[0] == [first, "90.00 %", "25 %", "50 %", "12 %", "25 %"]
+    shares = [f"{share}{suffix} %" for share in ("25.0", "50.0", "12.5", "25.0")]
+    assert table.rows[0] == [first, "90.00 %", *shares]

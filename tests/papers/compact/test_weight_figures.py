@@ -168,7 +168,7 @@ def pruning(there, tmp_path):
     """Made-up curves; each falls to a number of its own, and lower without dead pixels."""
     curves = {"all": {}, "alive": {}}
     cases = [(f"{m} mean", m, c) for m in there for c in weight_figures.ORDER_STYLES]
-    cases += [("hmc single", by, "std") for by in there]
+    cases += [("hmc single", by, "std") for by in there] + [("hmc single", "hmc", "random")]
     for k, (network, by, criterion) in enumerate(cases):
         for part, less in (("all", 0), ("alive", 0.01)):
             curves[part][f"{network}, {criterion} of {by}"] = {
@@ -186,14 +186,22 @@ def test_pruning(pruning, there):
     figure = weight_figures.pruning.draw(pruning)
     assert_readable(figure)
     means, singles, alive_means, _ = figure.axes
-    assert len(means.lines) == len(singles.lines) == len(there)
+    assert len(means.lines) == 2 * len(there)  # each by σ and at random
+    assert len(singles.lines) == len(there) + 1
     assert line_of(means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, 0])
     assert line_of(alive_means, "HMC, σ of HMC") == pytest.approx([90, 80, 50, -1])
-    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in means.lines}
-    assert len(looks) == len(there)
+    by_std = [line for line in means.lines if "σ of" in line.get_label()]
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in by_std}
+    assert len(looks) == len(by_std) == len(there)
     for line in (*means.lines, *singles.lines):
         stands_out = line.get_linewidth() > 2 and line.get_zorder() > 2
         assert stands_out == line.get_label().endswith("σ of HMC")
+    for axis, count in ((means, len(there)), (singles, 1)):
+        assert len(axis.collections) == count  # the bands of chance
+    chance = line_of(means, "HMC, chance")
+    (path,) = means.collections[0].get_paths()
+    ends = {tuple(point) for point in path.vertices.round(6).tolist()}
+    assert {(50, chance[1] - 10), (50, chance[1] + 10)} <= ends
     single = 2 * 4 * len(there)  # it is the first case after four criteria for each mean
     assert line_of(singles, "HMC, σ of HMC") == pytest.approx([90, 80, 50, single])
 
