@@ -472,8 +472,8 @@ def _correlations_of_all_pixels(diagnostics: dict, others: list[str]) -> str:
         HOLDS: "HMC's σ shows which weights of an ordinary network can be set to zero",
         PARTLY: "HMC's σ is better than chance at choosing which weights of an ordinary network to "
         "set to zero, but not by much",
-        FAILS: "HMC's σ is not better than chance at choosing which weights of an ordinary network "
-        "to set to zero",
+        FAILS: "HMC's σ is not better than chance, at one loss of accuracy or at both, at choosing "
+        "which weights of an ordinary network to set to zero",
     },
 )
 def hmc_std_prunes(results: Results) -> Finding:
