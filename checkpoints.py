@@ -175,7 +175,7 @@ def publish_gold(options: argparse.Namespace) -> None:
     if not is_chain(run):
         raise UserError(f"{options.run} is no run of HMC, whose chains could be checked.")
     data = inputs_for(posterior.network, load_dataset(run.dataset, options.data_dir))
-    facts = chain_facts(run, posterior.network, data.test_labels)
+    facts = chain_facts(run, posterior.network, data)
     missing = facts["checks"]["shortfalls"]
     if missing and not options.preliminary:
         raise UserError(

@@ -13,6 +13,7 @@ prior_width.png and .pdf, and summary.json.
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 
 from papers.compact import hmc_figures
 from utils.data.datasets import load_dataset
@@ -21,6 +22,7 @@ from utils.evaluation.evaluate import (
     TableErrors,
     open_candidate,
     prior_in,
+    stated_prior_in,
     temperature_of,
 )
 from utils.evaluation.metrics import scores
@@ -39,8 +41,6 @@ from utils.settings.config import option
 from utils.settings.errors import UserError
 from utils.settings.wording import plural
 
-import torch
-
 KIND = "prior_width"
 
 
@@ -56,14 +56,15 @@ class PriorWidthConfig(EvaluationConfig):
 
 
 def main(config: PriorWidthConfig) -> None:
-    candidates = open_runs(config)
+    num_points = len(load_dataset(config.dataset, config.data_dir).train_labels)
+    candidates = open_runs(config, num_points)
     inputs = {name: each.identity for name, each in candidates.items()}
     device = begin(config, KIND, inputs)
     num_train = next(iter(candidates.values())).run.data.get("num_train")
     data = load_dataset(config.dataset, config.data_dir, num_train)
     run = open_run(config, KIND, device, inputs, num_train=num_train)
     widths = []
-    for candidate in sorted(candidates.values(), key=lambda each: -width_of(each)):
+    for candidate in sorted(candidates.values(), key=lambda c: -width_of(c, num_points)):
         ready = inputs_for(candidate.posterior.network, data).to(device)
         widths.append(study(candidate, ready, config))
         run.log(**{name: widths[-1][name] for name in ("prior_std", "num_samples")})
@@ -78,15 +79,18 @@ def main(config: PriorWidthConfig) -> None:
 # ---- the runs
 
 
-def open_runs(config: PriorWidthConfig) -> dict[str, Candidate]:
-    """Open the runs by their prior's σ; they differ in nothing else that a posterior depends on."""
+def open_runs(config: PriorWidthConfig, num_points: int) -> dict[str, Candidate]:
+    """Open the runs by their prior's σ; they differ in nothing else that a posterior depends on.
+
+    `num_points` is the number of training images of runs that take all.
+    """
     if config.runs:
         paths = [existing(config, given) for given in config.runs]
     else:
         batch = Path(config.out_dir) / config.run_batch_name
         paths = [done.parent for done in sorted(batch.glob(f"HMC-{config.dataset}-*/DONE"))]
     opened = [open_candidate("hmc", str(path), path, most=config.num_samples) for path in paths]
-    named = {f"σ = {width_of(each):.4g}": each for each in opened}
+    named = {str(stated_prior_in(each, num_points)): each for each in opened}
     if len(named) < max(2, len(opened)):
         raise UserError(
             "This compares runs of HMC with different priors, one of each, but these are "
@@ -103,10 +107,9 @@ def open_runs(config: PriorWidthConfig) -> dict[str, Candidate]:
     return named
 
 
-def width_of(candidate: Candidate) -> float:
-    """Return σ of the prior, the median if layers differ."""
-    num_points = candidate.run.data.get("num_train") or 1
-    return torch.as_tensor(prior_in(candidate, num_points).std).median().item()
+def width_of(candidate: Candidate, num_points: int) -> float:
+    """Return σ of the prior, the geometric mean if layers differ."""
+    return geometric_mean(stated_prior_in(candidate, num_points).stds)
 
 
 # ---- one of them
@@ -114,9 +117,11 @@ def width_of(candidate: Candidate) -> float:
 
 def study(candidate: Candidate, data, config: PriorWidthConfig) -> dict:
     """Return scores of HMC, q_r and μ_r with their errors, and what an effective sample costs."""
-    posterior, prior = candidate.posterior, prior_in(candidate, len(data.train_labels))
+    num_points = len(data.train_labels)
+    posterior, prior = candidate.posterior, prior_in(candidate, num_points)
+    stated = stated_prior_in(candidate, num_points)
     setting = Setting(posterior.network, data, config, prior.tempered(temperature_of(candidate)))
-    aligned = align_set(setting, posterior, f"σ = {width_of(candidate):.4g}")
+    aligned = align_set(setting, posterior, str(stated))
     columns = {"hmc": Column("hmc", SAMPLE), "q_r": Column("hmc", REBASED)}
     fit = fit_moments(aligned.rebased_blocks)
     predictions = {
@@ -132,7 +137,8 @@ def study(candidate: Candidate, data, config: PriorWidthConfig) -> dict:
     truth = predictions[columns["hmc"]]
     null = calibrated_errors(truth.average().cpu(), generator(config.seed, "calibrated"))
     return {
-        "prior_std": width_of(candidate),
+        "prior_std": width_of(candidate, num_points),
+        "stds": stated.stds,
         "num_samples": len(posterior),
         **{
             name: {
@@ -142,7 +148,7 @@ def study(candidate: Candidate, data, config: PriorWidthConfig) -> dict:
             for name, column in columns.items()
         },
         "calibrated_ece": null.mean().item(),
-        "average_std": fit.posterior.std.double().mean().item() / width_of(candidate),
+        "average_std": (fit.posterior.std.double() / prior.std).mean().item(),
         "cost": cost_of(candidate.run),
     }
 

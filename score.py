@@ -13,14 +13,17 @@ a run of HMC.
 """
 
 import argparse
+import math
 from pathlib import Path
 
 from utils.data.datasets import load_dataset
 from utils.evaluation.metrics import METRICS
 from utils.evaluation.predictions import PartPredictions, predict_draws, predict_samples
+from utils.networks.network import Network
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import is_set
+from utils.posteriors.prior import stated_prior
 from utils.quality.calibration import calibrated_errors
 from utils.quality.gold import (
     Gold,
@@ -34,19 +37,21 @@ from utils.quality.gold import (
     read_gold,
     score_beside,
 )
-from utils.report.tables import Table
-from utils.runs.files import save_json
+from utils.report.tables import Table, with_error
+from utils.runs.files import jsonable, save_json
 from utils.runs.lookup import PastRun
 from utils.runs.script import ends_in_a_sentence
 from utils.runs.seeding import generator
 from utils.settings.config import Parser
 from utils.settings.errors import UserError
+from utils.settings.wording import plural
 
 import torch
 
 GOLD_FOLDER = Path(__file__).resolve().parent / "results" / "gold"
 NUM_PARTS = 20  # of a run's samples or draws, to resample
-WARNING = "Warning: "
+WARNING, DASH = "Warning: ", "–"
+OF_INPUTS = ("normalise", "empcov")  # settings of networks that only change what images become
 
 
 def main() -> None:
@@ -111,11 +116,11 @@ def predictions_of(path: Path, gold: Gold, options: argparse.Namespace) -> PartP
 
 def predictions_of_run(path: Path, gold: Gold, options: argparse.Namespace) -> PartPredictions:
     posterior, run = open_posterior(path), PastRun(path)
-    warn_of_other_posterior(run, gold)
     dataset = gold.about["dataset"]
     if run.dataset not in (None, dataset):
         raise UserError(f"{path} is a run on {run.dataset}, but {gold.name} is of {dataset}.")
     data = inputs_for(posterior.network, load_dataset(dataset, options.data_dir))
+    warn_of_other_posterior(run, posterior.network, gold, len(data.train_labels))
     if checksum_of_labels(data.test_labels) != gold.about["labels_sha256"]:
         raise UserError(
             f"The test labels of {dataset} in {options.data_dir} are not those of {gold.name}."
@@ -131,19 +136,54 @@ def predictions_of_run(path: Path, gold: Gold, options: argparse.Namespace) -> P
     )
 
 
-def warn_of_other_posterior(run: PastRun, gold: Gold) -> None:
-    """Say so if a run is of another posterior than HMC's, as far as its settings are known."""
-    defaults = {"prior": "independent", "prior_std": 1.0, "temperature": 1.0}
-    theirs = defaults | gold.about["posterior"]
-    ours = {"num_train": run.data.get("num_train")}
-    ours |= {name: run.config.get(name) for name in (*defaults, "weight_decay")}
-    differing = [
-        f"{name} {ours[name]}, not {theirs[name]}"
-        for name in ours
-        if run.config and (ours[name] or defaults.get(name)) != theirs[name]
-    ]
+def warn_of_other_posterior(run: PastRun, network: Network, gold: Gold, num_points: int) -> None:
+    """Say so if a run is of another posterior than HMC's, as far as its settings are known.
+
+    `num_points` is the number of training images in the data set.
+    """
+    theirs = gold.about["posterior"]
+    if not same_network(network, theirs):
+        print(
+            f"{WARNING}{run.directory} is of another network: {network}, not {theirs['network']}."
+        )
+    differing = []
+    normalised = network.normalisation == "published"
+    if "pixels" in theirs and normalised != (theirs["pixels"] is not None):
+        differing.append(f"pixels {'normalised' if normalised else 'in [0, 1]'}, unlike HMC's")
+    if run.config:
+        settings = run.config | {"num_train": run.data.get("num_train")}
+        ours, other = facts_of(settings, num_points), facts_of(theirs, num_points)
+        same_prior = ours["prior"].matches(other["prior"])
+        differing += [
+            f"{name} {ours[name]}, not {other[name]}"
+            for name in ours
+            if not (same_prior if name == "prior" else ours[name] == other[name])
+        ]
+        if settings.get("padding") or settings.get("flips"):
+            differing.append("images were cropped or flipped at random")
     if differing:
-        print(f"{WARNING}{run.directory} is of another posterior: {', '.join(differing)}.")
+        print(f"{WARNING}{run.directory} is of another posterior: {'; '.join(differing)}.")
+
+
+def same_network(network: Network, theirs: dict) -> bool:
+    """Return whether the architecture is that of the gold standard, whatever its inputs are."""
+    if "architecture" not in theirs:  # a file of an earlier version
+        return str(network) == theirs["network"]
+    ours, other = (
+        {name: value for name, value in each.items() if name not in OF_INPUTS}
+        for each in (jsonable(network.describe()), theirs["architecture"])
+    )
+    return ours == other
+
+
+def facts_of(settings: dict, num_points: int) -> dict:
+    """Return by name what settings say of a posterior, in units that can be compared."""
+    num_train = settings.get("num_train") or num_points - (settings.get("num_valid") or 0)
+    return {
+        "training images": num_train, "prior": stated_prior(settings, num_train),
+        "temperature": settings.get("temperature") or 1.0,
+        "share of fixed weights": settings.get("fixed_share") or 0.0,
+    }  # fmt: skip
 
 
 # ---- what is said
@@ -155,17 +195,24 @@ def report(scored: dict[str, Scored], gold: Gold, options: argparse.Namespace) -
     own = score_beside(gold.predictions, gold, options.num_bootstraps, options.seed)
     absent = ("agreement", "total_variation")  # of HMC with itself
     rows.append(
-        [f"HMC ({gold.name})", *("–" if m.name in absent else cell(m, own) for m in metrics)]
+        [f"HMC ({gold.name})", *(DASH if m.name in absent else cell(m, own) for m in metrics)]
     )
     Table(["", *(metric.heading for metric in metrics)], rows).print()
     print(f"\n{floor_text(gold)}")
+    print("± is due to test images and samples, and has none of the bias of HMC's finite chains.")
     null = calibrated_errors(gold.predictions.average(), generator(options.seed, "calibrated"))
     print(f"ECE of predictions as sure as HMC's, if they were calibrated: {null.mean():.4f}.")
     for name, each in scored.items():
+        if each.impossible:
+            print(
+                f"{name} gives probability 0 to the labels of {plural(each.impossible, 'image')}, "
+                "so its NLL is infinite."
+            )
         if looks_shuffled(each.values, gold):
             print(
                 f"{WARNING}{name} agrees with HMC hardly more often than by chance. Are its rows "
-                f"in the order of the test images of {gold.about['dataset']}?"
+                f"in the order of the test images of {gold.about['dataset']}, and its columns in "
+                "that of the classes?"
             )
     missing = gold.about["checks"]["shortfalls"]
     if missing:
@@ -174,8 +221,8 @@ def report(scored: dict[str, Scored], gold: Gold, options: argparse.Namespace) -
 
 def cell(metric, scored: Scored) -> str:
     factor, digits = metric.shown
-    value, error = (factor * each[metric.name] for each in (scored.values, scored.errors))
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
+    value, error = scored.values[metric.name], scored.errors[metric.name]
+    return with_error(value, error, digits, factor) if math.isfinite(value) else DASH
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """prior_width.py on two toy runs that say they have different priors."""
 
 import json
+import re
 import shutil
 
 from papers.compact.hmc_figures import prior_width, width_table
@@ -45,6 +46,22 @@ def test_two_priors(two_runs, script, tmp_path):
     assert wide["cost"]["steps_per_effective_sample"] == pytest.approx(steps / ess)
 
 
+def test_priors_of_layers_are_told_apart(two_runs, script, tmp_path):
+    for run, second in zip(two_runs, (0.5, 0.25), strict=True):
+        shutil.copytree(run, tmp_path / f"{second}")
+        config = (tmp_path / f"{second}" / "config.yaml").read_text()
+        layers = re.sub(r"prior_std: .*", f"prior_std: [1.0, {second}]", config)
+        (tmp_path / f"{second}" / "config.yaml").write_text(layers)
+    runs = tmp_path / "0.25", tmp_path / "0.5"
+    done = script("prior_width", "--runs", *map(str, runs), *TOY)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "default" / "prior_width-MNIST-quick"
+    widths = json.loads((run / "widths.json").read_text())
+    assert [each["stds"] for each in widths] == [[1, 0.5], [1, 0.25]]
+    assert widths[0]["prior_std"] == pytest.approx(0.5**0.5)
+    assert "1, 0.25" in done.stdout
+
+
 def test_runs_of_one_prior_are_no_comparison(two_runs, script):
     wide, _ = map(str, two_runs)
     for runs in ((wide,), (wide, wide)):
@@ -59,8 +76,9 @@ def test_the_figure_and_the_table(tmp_path):
     row["mean_accuracy"] = 0.25
     cost = {"steps_per_effective_sample": 100.0, "largest_rhat": 1.01}
     widths = [
-        {"prior_std": sigma, "hmc": {"values": row, "errors": row}, "calibrated_ece": 0.01,
-         "q_r": {"values": row, "errors": row | {"mean_accuracy": None}}, "cost": cost}
+        {"prior_std": sigma, "stds": [sigma], "hmc": {"values": row, "errors": row},
+         "q_r": {"values": row, "errors": row | {"mean_accuracy": None}},
+         "calibrated_ece": 0.01, "cost": cost}
         for sigma in (1, 0.25)
     ]  # fmt: skip
     (tmp_path / "widths.json").write_text(json.dumps(widths))

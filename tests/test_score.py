@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 from tests.conftest import REPOSITORY
@@ -78,6 +79,8 @@ def test_the_card_says_what_was_checked(gold):
     for text in ("784-10-10", "σ = 1", "**Preliminary.**", about["labels_sha256"], "MIT"):
         assert text in card
     assert " --out_dir" not in card
+    assert "pixels in [0, 1] as they are" in card
+    assert f"{about['checks']['ways_back']['followed']} followed back" in card
 
 
 def test_chains_that_have_not_converged_are_refused(chain, command, tmp_path):
@@ -90,15 +93,79 @@ def test_chains_that_have_not_converged_are_refused(chain, command, tmp_path):
     assert "no run of HMC" in done.stderr
 
 
-def test_other_posteriors_are_pointed_out(gold, chain, command, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(chain, other)
-    config = (other / "config.yaml").read_text()
-    for setting, changed in (("prior_std: 1.0", "prior_std: 0.5"), ("independent", "empcov")):
-        (other / "config.yaml").write_text(config.replace(setting, changed))
-        said, _ = scores(command, tmp_path, gold, other)
-        assert "another posterior: prior" in said
-        assert f"{changed.split()[-1]}, not {setting.split()[-1]}" in said
+@pytest.fixture
+def other(chain, tmp_path):
+    """Return a function that copies the chain with another line in its config.yaml."""
+
+    def other(before, after, file="config.yaml"):
+        shutil.rmtree(tmp_path / "other", ignore_errors=True)
+        shutil.copytree(chain, tmp_path / "other")
+        text = (chain / file).read_text()
+        assert before in text
+        (tmp_path / "other" / file).write_text(text.replace(before, after))
+        return tmp_path / "other"
+
+    return other
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("prior_std: 1.0", "prior_std: 0.5", "prior σ = 0.5, not σ = 1."),
+        ("prior_std: 1.0", "prior_std: [1.0, 0.5]", "prior σ = 1, 0.5, not σ = 1."),
+        ("independent", "empcov", "prior σ = 1 with EmpCov, not σ = 1."),
+        ("temperature: 1.0", "temperature: 0.3", "temperature 0.3, not 1.0."),
+        ("temperature: 1.0", "flips: true", "images were cropped or flipped at random."),
+        ("weight_decay: null", "weight_decay: 0.00333333", None),  # 1/300: σ = 1
+        ("prior_std: 1.0", "prior_std: [1.0, 1.0]", None),
+    ],
+)
+def test_other_posteriors_are_pointed_out(gold, other, command, tmp_path, before, after, words):
+    said, _ = scores(command, tmp_path, gold, other(before, after))
+    assert ("another posterior" in said) == (words is not None)
+    assert f"another posterior: {words or ''}" in said or words is None
+    assert "another network" not in said
+
+
+def test_another_network_is_pointed_out(gold, other, command, tmp_path):
+    said, _ = scores(command, tmp_path, gold, other('"relu"', '"tanh"', "network.json"))
+    assert "is of another network: 784-10-10 (tanh), not 784-10-10 (relu)." in said
+    assert "another posterior" not in said
+
+
+def test_other_pixels_are_pointed_out(gold, chain, command, tmp_path):
+    with np.load(gold) as archive:
+        arrays = dict(archive)
+    about = json.loads(arrays["about"].tobytes())
+    about["posterior"]["pixels"] = {"mean": [0.1], "std": [0.3]}
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    np.savez(gold, **arrays)
+    said, _ = scores(command, tmp_path, gold, chain)
+    assert "another posterior: pixels in [0, 1], unlike HMC's." in said
+
+
+def test_the_command_on_the_card_makes_the_same_chain(gold, chain, script, tmp_path):
+    words = shlex.split(read_gold(gold).about["origin"]["command"])
+    done = script("MNIST_HMC", *words[2:], "--run_name", "again")
+    assert done.returncode == 0, done.stderr
+    (again,) = (tmp_path / "default").glob("HMC-*-again/samples.npy")
+    np.testing.assert_array_equal(np.load(again), np.load(chain / "samples.npy"))
+
+
+def test_sure_predictions_are_scored(gold, command, tmp_path):
+    labels = read_gold(gold).labels.numpy()
+    sure = np.eye(10)[labels]
+    np.savez(tmp_path / "right.npz", p=sure)
+    sure[0] = np.roll(sure[0], 1)
+    np.savez(tmp_path / "wrong.npz", p=sure)
+    files = tmp_path / "right.npz", tmp_path / "wrong.npz"
+    said, _ = scores(command, tmp_path, gold, *files)
+    assert "wrong.npz gives probability 0 to the labels of 1 image" in said
+    assert "right.npz gives" not in said
+    assert not {"inf", "nan", "-0.0000"} & set(said.split())
+    np.savez(tmp_path / "shifted.npz", p=np.roll(read_gold(gold).predictions.average(), 1, 1))
+    said, _ = scores(command, tmp_path, gold, tmp_path / "shifted.npz")
+    assert "columns in that of the classes" in said
 
 
 def test_an_exported_chain_has_the_same_card(chain, command, tmp_path):

@@ -158,7 +158,9 @@ def test_mistakes_end_in_a_sentence(script, tmp_path):
     [
         ({}, None),
         ({"num_train": 100}, "different training images"),
-        ({"prior_std": 0.5}, "different priors"),
+        ({"prior_std": 0.5}, "different priors (networks: σ = 1; vi: σ = 0.5)"),
+        ({"prior_std": [1.0, 0.5]}, "different priors (networks: σ = 1; vi: σ = 1, 0.5)"),
+        ({"prior": "empcov"}, "different priors (networks: σ = 1; vi: σ = 1 with EmpCov)"),
         ({"temperature": 0.1}, "different temperatures (networks T = 1, vi T = 0.1)"),
         ({"padding": 2}, "vi have seen random crops or flips"),
         ({"fixed_share": 0.9}, "some weights of vi were fixed"),

@@ -45,11 +45,16 @@ def prior_width(source: Path) -> Figure:
     axes[1, 2].set(ylabel="steps per effective sample", yscale="log")
     for axis in axes.flat:
         axis.set(xlabel="σ of the prior", xscale="log", xticks=sigmas)
-        axis.set_xticklabels([f"{sigma:g}" for sigma in sigmas])
+        axis.set_xticklabels(map(sigmas_of, widths))
         axis.minorticks_off()
     for axis in axes[0]:
         axis.legend()
     return drawn
+
+
+def sigmas_of(width: dict) -> str:
+    """Return σ of each layer, or of all."""
+    return ", ".join(f"{std:.4g}" for std in width["stds"])
 
 
 def draw_line(axis, widths: list[dict], column: str, name: str) -> None:
@@ -88,7 +93,7 @@ def width_table(widths: list[dict]) -> Table:
             cells.append(with_error(value, error, digits, factor))
         cost = each["cost"]
         steps = number(cost["steps_per_effective_sample"], 0)
-        rows.append([f"{each['prior_std']:g}", *cells, steps, number(cost["largest_rhat"], 3)])
+        rows.append([sigmas_of(each), *cells, steps, number(cost["largest_rhat"], 3)])
     return Table(["σ", *(column[0] for column in WIDTH_COLUMNS), *last], rows)
 
 

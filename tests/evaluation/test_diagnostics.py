@@ -5,7 +5,10 @@ from statistics import NormalDist
 
 from utils.evaluation import diagnostics
 from utils.evaluation.diagnostics import (
+    REJECTED_GAP,
+    REJECTED_MISS,
     Quantities,
+    WaysBack,
     diagnose_all,
     energy_balance,
     ess_bulk,
@@ -16,13 +19,17 @@ from utils.evaluation.diagnostics import (
     shortfalls,
     slow_groups,
     split,
+    ways_back,
 )
+from utils.methods.hmc import leapfrog
+from utils.methods.hmc.leapfrog import WayBack
 from utils.networks.mlp import MLP
 from utils.networks.predictions import class_probabilities
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 
 def ar1(correlation, chains=4, draws=5000, seed=0):
@@ -240,15 +247,62 @@ def converged(**changes):
     return {"chains": 4, "groups": groups}
 
 
+RETURNED = WaysBack(followed=300, missed=0, largest_gap=0.1)
+
+
 def test_a_reference_is_judged_by_functions_and_invariants_alone():
-    assert shortfalls(converged()) == []
+    assert shortfalls(converged(), RETURNED) == []
     switched = converged(weights={"largest_rhat": 1.6, "smallest_ess_bulk": 5.0})
-    assert shortfalls(switched) == [] == slow_groups(switched["groups"])
-    assert len(shortfalls(converged(probability={"largest_rhat": 1.02}))) == 1
-    assert len(shortfalls(converged(invariants={"smallest_ess_bulk": 399.0}))) == 1
-    assert len(shortfalls(converged(invariants={"largest_rhat": None}))) == 1
-    assert len(shortfalls(converged() | {"chains": 1})) == 1
+    assert shortfalls(switched, RETURNED) == [] == slow_groups(switched["groups"])
+    for worse in (
+        converged(probability={"largest_rhat": 1.02}),
+        converged(invariants={"smallest_ess_bulk": 399.0}),
+        converged(invariants={"largest_rhat": None}),
+        converged() | {"chains": 1},
+    ):
+        assert len(shortfalls(worse, RETURNED)) == 1
     assert len(slow_groups(converged(invariants={"largest_rhat": 1.06})["groups"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("followed", "missed", "words"),
+    [
+        (0, 0, "no trajectory was followed back"),
+        (13, 2, "trajectories do not return (2 of 13 missed, so up to 41 %"),
+        (13, 0, "too few trajectories were followed back (0 of 13 missed, so up to 20.6 %"),
+        (3, 3, "trajectories do not return (3 of 3 missed, so up to 100 %"),
+        (148, 0, "too few"),  # 0.98^148 = 0.0503, and 0.98^149 = 0.0493
+        (149, 0, None),
+        (1000, 12, None),  # 12 or fewer of 1,000 at 2 %: 3.8 %, and 13 or fewer: 6.3 %
+        (1000, 13, "too few"),
+    ],
+)
+def test_trajectories_of_a_reference_return(followed, missed, words):
+    """All but 2 %, with 95 % confidence: by hand, and by the binomial distribution."""
+    back = WaysBack(followed, missed, 0.1)
+    found = shortfalls(converged(), back)
+    assert len(found) == (words is not None)
+    assert found == [] or found[0].startswith(words)
+    if missed < followed:
+        assert binom.cdf(missed, followed, back.largest_share) == pytest.approx(0.05)
+
+
+def test_ways_back_are_counted_as_hmc_rejects_them():
+    numbers = [(0.0, 0.3), (0.009, -0.99), (0.011, 0.0), (0.0, -1.01), (None, None), (0.0, None)]
+    records = [
+        {"followed_back": True, "reversal_miss": miss, "reversal_gap": gap} for miss, gap in numbers
+    ]
+    returned = [
+        WayBack(*(math.nan if number is None else number for number in pair)).returned
+        for pair in numbers
+    ]
+    others = [{"followed_back": False, "reversal_miss": 0.0, "reversal_gap": 0.0}, {}]
+    back = ways_back(records + others)
+    assert (back.followed, back.missed) == (6, 4) == (6, returned.count(False))
+    assert back.largest_gap is None
+    assert ways_back(records[:4]).largest_gap == 1.01
+    assert (REJECTED_MISS, REJECTED_GAP) == (leapfrog.LARGEST_MISS, leapfrog.LARGEST_GAP)
+    assert ways_back(others) == WaysBack(0, 0, None)
 
 
 def test_quantities_of_earlier_versions_are_completed():

@@ -1,6 +1,7 @@
 """Laplace beside laplace-torch's numbers, autograd's Hessian, NumPy's inverse and quadrature."""
 
 import json
+import math
 from types import SimpleNamespace
 
 from tests.networks.conv_networks import drawn_images, drawn_weights, small
@@ -208,10 +209,12 @@ def test_priors_by_layer_and_temperature():
     assert len(last) + 15 == ORACLE.num_weights
 
 
-def test_logistic_regression_by_quadrature():
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 2.0])
+def test_logistic_regression_by_quadrature(temperature):
     """Two classes, 400 points: Laplace's moments and evidence are near the exact ones.
 
-    Only the differences u = w₁ − w₀ and b = b₁ − b₀ meet the data; their prior is N(0, 2).
+    Only the differences u = w₁ − w₀ and b = b₁ − b₀ meet the data; their prior is N(0, 2 T), and
+    their likelihood is that of the labels to the power of 1/T.
     """
     network, random = MLP((1, 2)), generator(0)
     images = torch.randn(400, 1, generator=random, dtype=torch.float64)
@@ -224,13 +227,15 @@ def test_logistic_regression_by_quadrature():
         (gradient,) = torch.autograd.grad(loss + leaf.square().sum() / 2, leaf)
         matrix = hessian(network, weights, images, labels) + torch.eye(4)
         weights = weights - torch.linalg.solve(matrix, gradient)
-    task = problem(network, weights, images, labels, Prior(1.0))
+    task = problem(network, weights, images, labels, Prior(1.0), temperature)
     posterior, facts = fit(task, weights, settings("full", curvature="hessian"))
     u, b = torch.meshgrid(*[torch.linspace(-1, 3, 161, dtype=torch.float64)] * 2, indexing="ij")
     logits = u[..., None] * images[:, 0] + b[..., None]
     log_density = F.logsigmoid(logits * (2 * labels - 1)).sum(-1) - (u**2 + b**2) / 4
-    density = log_density.exp()
-    evidence = (density.sum() * 0.025**2 / (4 * torch.pi)).log().item()
+    log_density = log_density / temperature
+    total = log_density.flatten().logsumexp(0).item()
+    evidence = total + math.log(0.025**2 / (4 * torch.pi * temperature))
+    density = (log_density - total).exp()
     assert facts["log_marginal_likelihood"] == pytest.approx(evidence, abs=0.02)
     mean = (density * u).sum() / density.sum()
     variance = (density * (u - mean) ** 2).sum() / density.sum()

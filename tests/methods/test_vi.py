@@ -106,6 +106,29 @@ def test_without_information_in_the_data_q_becomes_the_prior():
     torch.testing.assert_close(state.parameters[1, :24].exp(), torch.ones(24), atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
+def test_the_elbo_of_weights_without_data_is_known(temperature):
+    """Of black images a network without hidden layers sees its biases alone.
+
+    Those that are held at 0 say N log 2, so that ELBO = −N log 2 / T − KL(biases), and the other
+    weights have no KL if they follow the tempered prior N(0, T s²).
+    """
+    network, prior, tiny = MLP((6, 2)), Prior(0.6), 1e-5
+    images, labels = torch.zeros(30, 6), torch.arange(30) % 2
+    problem = Problem(
+        network, Dataset("toy", images, labels, images, labels, 2), prior, images.device,
+        temperature=temperature,
+    )  # fmt: skip
+    std = 0.6 * temperature**0.5
+    state = start_vi(torch.zeros(14), std)
+    state.parameters[1, 12:] = math.log(tiny)
+    config = VIConfig(learning_rate=1e-12, batch_size=10, num_epochs=1)
+    _, [record] = vi.VI().step(problem, state, config)
+    kl_of_biases = 2 * (math.log(std / tiny) - 0.5)
+    assert record["kl"] == pytest.approx(kl_of_biases, rel=1e-5)
+    assert record["elbo"] == pytest.approx(-30 * math.log(2) / temperature - kl_of_biases, rel=1e-5)
+
+
 def test_std_never_falls_below_the_smallest(monkeypatch):
     monkeypatch.setattr(vi, "SMALLEST_STD", 0.1)
     images, labels = points()

@@ -48,7 +48,7 @@ def saved(tmp_path, **arrays):
 
 def test_scores_of_four_points_by_hand(gold):
     mine = torch.tensor([[0.6, 0.4], [0.7, 0.3], [0.25, 0.75], [0.1, 0.9]], dtype=torch.float64)
-    values, errors = score_beside(predictions(mine), gold, 20, 0)
+    values, errors, _ = score_beside(predictions(mine), gold, 20, 0)
     assert values["agreement"] == 0.5  # of ties the first class counts
     assert values["total_variation"] == pytest.approx((0.2 + 0.3 + 0.25 + 0) / 4, abs=1e-3)
     assert values["sample_accuracy"] == 0.25
@@ -62,13 +62,20 @@ def test_scores_of_four_points_by_hand(gold):
     assert errors.keys() == values.keys() == always
 
 
+def test_labels_of_probability_zero_are_counted(gold):
+    mine = torch.tensor([[0.0, 1.0], [0.5, 0.5], [0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    scored = score_beside(predictions(mine), gold, 4, 0)
+    assert scored.impossible == 2
+    assert scored.values["nll"] == math.inf
+
+
 def test_hmc_agrees_with_itself_and_its_halves_are_the_floor(tmp_path):
     random = np.random.default_rng(0)
     parts = [torch.from_numpy(random.dirichlet(np.ones(5), 300)) for _ in range(4)]
     labels = torch.from_numpy(random.integers(0, 5, 300))
     save_gold(tmp_path / "g.npz", predictions(*parts), labels, ABOUT)
     gold = read_gold(tmp_path / "g.npz")
-    values, errors = score_beside(gold.predictions, gold, 20, 0)
+    values, errors, _ = score_beside(gold.predictions, gold, 20, 0)
     assert (values["agreement"], values["total_variation"]) == (1, 0)
     assert errors["total_variation"] > 0  # other chains would be somewhere else
     halves = [(parts[0] + parts[1]) / 2, (parts[2] + parts[3]) / 2]
@@ -84,7 +91,7 @@ def test_shuffled_predictions_are_at_chance(tmp_path):
     sure = 0.9 * torch.nn.functional.one_hot(labels, 5).double() + 0.02
     save_gold(tmp_path / "g.npz", predictions(sure), labels, ABOUT)
     gold = read_gold(tmp_path / "g.npz")
-    values, errors = score_beside(predictions(sure[random.permutation(1000)]), gold, 50, 0)
+    values, errors, _ = score_beside(predictions(sure[random.permutation(1000)]), gold, 50, 0)
     assert values["agreement"] == pytest.approx(0.2, abs=0.065)
     assert errors["agreement"] == pytest.approx((0.2 * 0.8 / 1000) ** 0.5, rel=0.3)
     assert looks_shuffled(values, gold)
@@ -127,6 +134,7 @@ def test_files_of_predictions(gold, tmp_path):
         ({"p": HMC[:3]}, None, r"must have probabilities \[4, 2\].* has p \[3, 2\]"),
         ({"p": HMC.T}, None, r"has p \[2, 4\]"),
         ({"p": LABELS}, None, "must have"),
+        ({"p": LABELS.new_zeros(4, 2)}, None, "in floating point; its array is of int64"),
         ({}, None, "it has none"),
         ({"p": HMC, "q": HMC}, None, "--array and one of p, q"),
         ({"p": HMC}, "q", "no array 'q', but: p"),

@@ -18,7 +18,7 @@ from utils.runs.seeding import generator
 import numpy as np
 import torch
 from scipy.special import ndtri
-from scipy.stats import rankdata
+from scipy.stats import beta, rankdata
 from torch import Tensor
 
 NORM_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -68,6 +68,14 @@ def _groups(network: Network) -> list[str]:
 MIN_DRAWS = 8  # per chain; with fewer there are no diagnostics
 MAX_RHAT = 1.05  # above it, report "not mixed"
 REFERENCE_RHAT, REFERENCE_ESS = 1.01, 400  # what Vehtari et al. ask of a chain that others rely on
+# What makes `utils.methods.hmc` reject a trajectory that was followed back: more than this distance
+# from its start, in distances that it has gone, or more than this |ΔH there + ΔH back|, in nats.
+REJECTED_MISS, REJECTED_GAP = 0.01, 1.0
+# Largest share of such trajectories in a reference, by its upper limit at 95 % confidence. Only
+# those that are followed back are rejected. One of the others moves the chain wrongly, by a
+# standard deviation or so, and this is forgotten after τ transitions. A share r then shifts means
+# by up to r τ standard deviations: for 2 % and τ = 2.5 the sampling error of REFERENCE_ESS samples.
+MAX_MISSED = 0.02
 FOLLOW_LABELS = {"weights", "output_layer"}  # projections that depend on the order of units
 LABELS_REMARK = (
     "Projections of weights follow the labels of hidden units, which a chain may switch without "
@@ -100,17 +108,62 @@ def slow_groups(groups: dict[str, dict]) -> list[str]:
     return groups_worse_than(groups, MAX_RHAT)
 
 
-def shortfalls(diagnostics: dict) -> list[str]:
+class WaysBack(NamedTuple):
+    """What became of the trajectories that were followed back."""
+
+    followed: int
+    missed: int  # and were rejected
+    largest_gap: float | None  # largest |ΔH there + ΔH back| in nats; None: infinite, or none
+
+    @property
+    def largest_share(self) -> float:
+        """The largest share of all trajectories that miss, with a confidence of 95 % (binomial)."""
+        if self.missed == self.followed:
+            return 1.0
+        return float(beta.ppf(0.95, self.missed + 1, self.followed - self.missed))
+
+    def shortfall(self) -> str:
+        """Say why it is not known that trajectories return, if it is not."""
+        if not self.followed:
+            return "no trajectory was followed back"
+        if self.largest_share <= MAX_MISSED:
+            return ""
+        many = self.missed > MAX_MISSED * self.followed
+        what = "trajectories do not return" if many else "too few trajectories were followed back"
+        return (
+            f"{what} ({self.missed} of {self.followed} missed, so up to "
+            f"{100 * self.largest_share:.3g} % of all may, and {100 * MAX_MISSED:g} % are allowed)"
+        )
+
+
+def ways_back(transitions: list[dict]) -> WaysBack:
+    """Return what the records of transitions say of those that were followed back.
+
+    None stands for a number that is infinite or NaN.
+    """
+    followed = [each for each in transitions if each.get("followed_back")]
+    numbers = [(each["reversal_miss"], each["reversal_gap"]) for each in followed]
+    missed = sum(
+        None in pair or pair[0] > REJECTED_MISS or abs(pair[1]) > REJECTED_GAP for pair in numbers
+    )
+    gaps = [gap for _, gap in numbers]
+    largest = max(map(abs, gaps)) if gaps and None not in gaps else None
+    return WaysBack(len(followed), missed, largest)
+
+
+def shortfalls(diagnostics: dict, back: WaysBack) -> list[str]:
     """Return what keeps chains from being a reference; nothing if they have converged.
 
     Functions and permutation-invariant functionals need an R-hat of at most REFERENCE_RHAT, over
-    several chains, and a bulk ESS of REFERENCE_ESS (Vehtari et al. 2021).
+    several chains, and a bulk ESS of REFERENCE_ESS (Vehtari et al. 2021). All but MAX_MISSED of the
+    trajectories have to return when they are followed back.
     """
     missing = ["there is a single chain"] if diagnostics["chains"] < 2 else []
     if not diagnostics["groups"].get("invariants"):
         missing.append("functionals of the weights were not recorded")
     groups = diagnostics["groups"]
-    return missing + groups_worse_than(groups, REFERENCE_RHAT, REFERENCE_ESS)
+    missing += groups_worse_than(groups, REFERENCE_RHAT, REFERENCE_ESS)
+    return [*missing, *filter(None, [back.shortfall()])]
 
 
 def energy_balance(changes: list[float | None]) -> tuple[float, float]:

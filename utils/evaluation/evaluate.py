@@ -39,7 +39,7 @@ from utils.evaluation.weight_space import fit_weight_space
 from utils.networks.registry import inputs_for
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Posterior, is_set
-from utils.posteriors.prior import Prior, prior_of
+from utils.posteriors.prior import Prior, StatedPrior, prior_of, stated_prior
 from utils.runs.lookup import PastRun, existing, find_run, identify
 from utils.runs.progress import check_space
 from utils.runs.run import Run
@@ -47,7 +47,6 @@ from utils.runs.seeding import generator
 from utils.settings.config import option
 from utils.settings.errors import UserError
 
-import torch
 from torch import Tensor
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # of a posterior: part of keys in files
@@ -157,20 +156,21 @@ def temperature_of(candidate: Candidate) -> float:
     return candidate.run.config.get("temperature", 1.0)
 
 
+def stated_prior_in(candidate: Candidate, num_points: int) -> StatedPrior:
+    """Return the prior that a run states; `num_points` is that of runs that take all images."""
+    run = candidate.run
+    return stated_prior(run.config, run.data.get("num_train") or num_points)
+
+
 def warn_of_other_priors(candidates: Iterable[Candidate], num_points: int) -> None:
     """Say so if runs have other priors: then not even their modes are the same.
 
     `num_points` is the number of training images of runs that do not say.
     """
-    stds = {
-        each.title: torch.as_tensor(
-            prior_in(each, each.run.data.get("num_train") or num_points).std
-        )
-        for each in candidates
-    }
-    first, *others = stds.values()
-    if any(other.shape != first.shape or not other.allclose(first) for other in others):
-        listed = ", ".join(f"{title} σ = {std.median():.4g}" for title, std in stds.items())
+    priors = {each.title: stated_prior_in(each, num_points) for each in candidates}
+    first, *others = priors.values()
+    if not all(first.matches(other) for other in others):
+        listed = "; ".join(f"{title}: {prior}" for title, prior in priors.items())
         print(f"Warning: these are posteriors with different priors ({listed}).")
 
 

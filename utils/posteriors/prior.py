@@ -8,6 +8,7 @@ prior: s = ∞.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from utils.networks.network import Network
 from utils.settings.errors import UserError
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 MAX_STD = 1e9  # float32 holds its square, and the inverse of that, at any temperature, too
+SAME_STD = 1e-3  # relative difference between numbers that mean the same σ
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,14 @@ def prior_of(
 
     It is N(0, 1) if they do not say. `num_points` is the number of training images.
     """
+    std = std_in(settings, num_points)
+    if isinstance(std, float | int) and not network.has_buffers:
+        return Prior(float(std))
+    return Prior(by_layer(network, std).to(device))
+
+
+def std_in(settings: Mapping, num_points: int) -> float | list[float]:
+    """Return s as settings say it: one number, or one for each layer."""
     std = settings.get("prior_std") or 1.0
     if settings.get("weight_decay") is not None:
         precision = num_points * settings["weight_decay"]
@@ -76,9 +86,33 @@ def prior_of(
     if settings.get("prior_precision") is not None:  # a setting of earlier versions
         raise UserError("A run with prior_precision cannot be read: train it again with prior_std.")
     refuse_extreme(std)
-    if isinstance(std, float | int) and not network.has_buffers:
-        return Prior(float(std))
-    return Prior(by_layer(network, std).to(device))
+    return std
+
+
+class StatedPrior(NamedTuple):
+    """The prior that settings state, to be compared with others and printed."""
+
+    stds: tuple[float, ...]  # of each layer, or one number if all have the same
+    empcov: bool = False  # with the covariance of the inputs on first-layer weights
+
+    def matches(self, other: "StatedPrior") -> bool:
+        """Return whether both are the same, but for the rounding of what users write."""
+        if self.empcov != other.empcov or len(self.stds) != len(other.stds):
+            return False
+        pairs = zip(self.stds, other.stds, strict=True)
+        return all(math.isclose(*pair, rel_tol=SAME_STD) for pair in pairs)
+
+    def __str__(self) -> str:
+        empcov = " with EmpCov" if self.empcov else ""
+        return f"σ = {', '.join(f'{std:.4g}' for std in self.stds)}{empcov}"
+
+
+def stated_prior(settings: Mapping, num_points: int) -> StatedPrior:
+    """Return the prior that settings, or the config.yaml of a run, state for so many images."""
+    std = std_in(settings, num_points)
+    stds = tuple(std) if isinstance(std, list) else (std,)
+    same = len(set(stds)) == 1
+    return StatedPrior(stds[:1] if same else stds, settings.get("prior") == "empcov")
 
 
 def refuse_extreme(std: float | list[float]) -> None:

@@ -156,7 +156,11 @@ def _choose(arrays: dict, path: Path, gold: Gold, array: str | None) -> np.ndarr
             raise UserError(f"{path} has no array {array!r}, but: {', '.join(arrays) or 'none'}.")
         arrays = {array: arrays[array]}
     fitting = [each for each in arrays.values() if each.shape == (points, classes)]
-    if len(fitting) == 1 and fitting[0].dtype.kind == "f":
+    if len(fitting) == 1 and fitting[0].dtype.kind != "f":
+        raise UserError(
+            f"{path} must have {wanted}, in floating point; its array is of {fitting[0].dtype}."
+        )
+    if len(fitting) == 1:
         return fitting[0]
     if len(fitting) > 1:
         names = ", ".join(name for name, shape in shapes.items() if shape == [points, classes])
@@ -201,6 +205,7 @@ class Scored(NamedTuple):
 
     values: MetricValues
     errors: MetricValues
+    impossible: int = 0  # test images whose label has probability 0
 
 
 def score_beside(predictions: PartPredictions, gold: Gold, replicates: int, seed: int) -> Scored:
@@ -223,7 +228,8 @@ def score_beside(predictions: PartPredictions, gold: Gold, replicates: int, seed
         if len(parts) > 1:
             choices = resample(len(parts), replicates, seed, "parts")
             origins.append(deviations(of_parts, [choices]))
-    return Scored(scores(prediction), add_errors(*origins))
+    chosen = prediction.average.gather(1, gold.labels.unsqueeze(1))
+    return Scored(scores(prediction), add_errors(*origins), (chosen == 0).sum().item())
 
 
 def floor(gold: Gold) -> dict[str, float]:

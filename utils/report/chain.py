@@ -3,22 +3,28 @@
 The facts of a card are plain JSON, so that a gold file can hold them.
 """
 
+import re
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 
+from utils.data.datasets import Dataset
 from utils.evaluation.diagnostics import (
     FOLLOW_LABELS,
     LABELS_REMARK,
+    MAX_MISSED,
     MAX_RHAT,
     MIN_DRAWS,
     Quantities,
+    WaysBack,
     diagnose_all,
     energy_balance,
     shortfalls,
     slow_groups,
+    ways_back,
 )
+from utils.networks.mlp import MLP
 from utils.networks.network import Network
-from utils.report.card import portable
 from utils.report.results import Results, RunResult, or_none
 from utils.report.tables import Table, number, with_error
 from utils.runs.files import UNREADABLE, jsonable, read_mapping, read_records
@@ -71,15 +77,8 @@ def chain_tables(run: RunResult) -> list[Table | str]:
         ["divergent transitions", str(ran["divergences"])],
         ["mean of exp(−ΔH) over all proposals (1 if energies are right and volume is preserved)",
          with_error(*ran["energy_balance"], 3)],
+        ["trajectories followed back", back_text(ran["ways_back"])],
     ]  # fmt: skip
-    followed = [record for record in kept if record.get("followed_back")]
-    if followed:
-        gaps = [record["reversal_gap"] for record in followed]
-        worst = "infinite" if None in gaps else f"{number(max(map(abs, gaps)), 3)} nats"
-        summary.append(
-            ["trajectories followed back: largest |ΔH there + ΔH back|",
-             f"{len(followed)}: {worst}"]
-        )  # fmt: skip
     tables = [Table(["", "value"], summary), Table(head, rows, title="Mixing")]
     return [*tables, LABELS_REMARK] if found["groups"].keys() & FOLLOW_LABELS else tables
 
@@ -90,7 +89,19 @@ def how_they_ran(transitions: list[dict]) -> dict:
         "acceptance": fmean(each["accept_prob"] for each in transitions),
         "divergences": sum(each["divergent"] for each in transitions),
         "energy_balance": list(energy_balance([each["delta_energy"] for each in transitions])),
+        "ways_back": ways_back(transitions),
     }
+
+
+def back_text(back: WaysBack) -> str:
+    """Say whether trajectories came back."""
+    if not back.followed:
+        return "none followed back"
+    gap = "infinite" if back.largest_gap is None else f"{back.largest_gap:.2g} nats"
+    return (
+        f"{back.followed:,} followed back, {back.missed:,} missed and rejected; largest "
+        f"|ΔH there + ΔH back|: {gap}"
+    )
 
 
 def mixing_warning(results: Results) -> str:
@@ -116,11 +127,19 @@ def progress(run: RunResult) -> str:
 
 # ---- the facts of a card
 
+# Settings of a run: those of the posterior, those of the chain, and those of an mlp alone.
+OF_POSTERIOR = (
+    "dataset", "network", "width", "normalise", "hidden_sizes", "activation", "num_train",
+    "num_valid", "prior", "prior_std", "weight_decay", "temperature", "fixed_share",
+)  # fmt: skip
 OF_SAMPLER = (
     "num_chains", "num_samples", "num_burnin", "store_every", "step_size", "adapt_step_size",
-    "target_acceptance", "trajectory_length", "num_steps", "max_steps", "jitter", "mass", "start",
-    "force", "seed",
+    "target_acceptance", "trajectory_length", "num_steps", "max_steps", "grow_trajectories",
+    "jitter", "mass", "start", "anchored_epochs", "anneal_from", "force", "safe_margin",
+    "reversal_every", "matmul", "seed",
 )  # fmt: skip
+OF_MLP = ("hidden_sizes", "activation")
+COMMAND_COLUMNS, NO_BREAK = 88, "\0"  # a flag and its value stay on one line
 
 
 def is_chain(run: PastRun) -> bool:
@@ -128,25 +147,48 @@ def is_chain(run: PastRun) -> bool:
     return run.kind == "HMC" and (run.directory / "quantities.npy").exists()
 
 
-def chain_facts(run: PastRun, network: Network, test_labels: Tensor) -> dict:
-    """Return what a card says of a run of HMC."""
+def chain_facts(run: PastRun, network: Network, data: Dataset) -> dict:
+    """Return what a card says of a run of HMC on this data set."""
     config, sessions = run.config, run.meta.get("sessions") or [{}]
+    published = network.normalisation == "published"
+    pixels = data.normalisation("published")._asdict() if published else None
     return jsonable({
         "posterior": {
-            "network": str(network), "dataset": run.dataset,
-            "num_train": run.data.get("num_train"),
+            "network": str(network), "architecture": network.describe(), "dataset": run.dataset,
+            "num_train": run.data.get("num_train"), "num_valid": config.get("num_valid", 0),
+            "pixels": pixels,
             "prior": config.get("prior", "independent"),
             "prior_std": config.get("prior_std", 1.0), "weight_decay": config.get("weight_decay"),
             "temperature": config.get("temperature", 1.0),
+            "fixed_share": config.get("fixed_share", 0.0),
         },
         "sampler": {name: config[name] for name in OF_SAMPLER if config.get(name) is not None},
-        "checks": _checks(run, network, test_labels),
+        "checks": _checks(run, network, data.test_labels),
         "origin": {
-            "command": portable(sessions[0].get("command", "")),
-            "commit": sessions[-1].get("git_commit"), "date": sessions[-1].get("date"),
+            "command": explicit_command(sessions[0].get("command", ""), config),
+            "commits": list(dict.fromkeys(each.get("git_commit") for each in sessions)),
+            "date": sessions[-1].get("date"),
             "versions": sessions[-1].get("versions"), "processor": sessions[-1].get("processor"),
         },
     })  # fmt: skip
+
+
+def explicit_command(command: str, config: dict) -> str:
+    """Return a command that says all settings of a run, whatever defaults and YAML files say."""
+    foreign = OF_MLP if config.get("network") != MLP.name else ()
+    words = [command.partition(" --")[0]]
+    for name in (*OF_POSTERIOR, *OF_SAMPLER):
+        if name in config and name not in foreign:
+            words.append(_flag(name, config[name]))
+    return " ".join(words)
+
+
+def _flag(name: str, value) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, list):
+        value = ("," if name == "prior_std" else " ").join(map(str, value))
+    return f"--{name} {'none' if value is None else value}"
 
 
 def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
@@ -172,12 +214,12 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
             group: {name: numbers[name] for name in names}
             for group, numbers in found["groups"].items() if numbers
         },
-        "shortfalls": shortfalls(found),
+        "shortfalls": shortfalls(found, ran["ways_back"]),
         "acceptance": ran["acceptance"], "divergences": ran["divergences"],
         "leapfrog_steps": steps,
         "step_size": fmean(each["step_size"] for each in kept),
         "violations_per_step": sum(each["violations"] for each in kept) / steps,
-        "energy_balance": ran["energy_balance"],
+        "energy_balance": ran["energy_balance"], "ways_back": ran["ways_back"]._asdict(),
     }  # fmt: skip
 
 
@@ -231,19 +273,31 @@ def chain_sections(facts: dict) -> str:
 def _posterior(facts: dict) -> str:
     posterior = facts["posterior"]
     sigma = posterior["prior_std"]
-    prior = f"N(0, σ²) on every weight and bias with σ = {_listed(sigma)}"
+    each = " of the layers in turn" if isinstance(sigma, list) else ""
+    prior = f"N(0, σ²) on every weight and bias with σ = {_listed(sigma)}{each}"
     if posterior["weight_decay"] is not None:
         prior = f"that of a weight decay of {posterior['weight_decay']:g} of the mean cross-entropy"
     if posterior.get("prior") == "empcov":
         prior += "; on first-layer weights times the covariance of the inputs (EmpCov)"
     images = f"the first {posterior['num_train']:,}" if posterior["num_train"] else "all"
+    if posterior["num_valid"]:
+        images += f" but the last {posterior['num_valid']:,}"
+    held = posterior["fixed_share"]
+    fixed = f" A share of {held:g} of the weights is held at a draw from the prior." if held else ""
     return (
         "## Posterior\n\n"
         "p(w | data) ∝ exp(−U(w)/T) with U(w) = Σ cross-entropy + ½ Σ w²/σ², of "
         f"{posterior['network']} on {images} training images of {posterior['dataset']}, with "
-        "pixels in [0, 1] unless the network normalises them. "
-        f"Prior: {prior}. Temperature: T = {posterior['temperature']:g}."
+        f"pixels in [0, 1]{_scaled(posterior['pixels'])}. "
+        f"Prior: {prior}. Temperature: T = {posterior['temperature']:g}.{fixed}"
     )
+
+
+def _scaled(pixels: dict | None) -> str:
+    """Say what a network's inputs are made of pixels in [0, 1]."""
+    if pixels is None:
+        return " as they are"
+    return f", less {_listed(pixels['mean'])} and divided by {_listed(pixels['std'])}"
 
 
 def _listed(value) -> str:
@@ -252,15 +306,20 @@ def _listed(value) -> str:
 
 def _sampler(facts: dict) -> str:
     origin = facts["origin"]
-    rows = [[name, str(value)] for name, value in facts["sampler"].items()]
     versions = origin["versions"] or {}
+    flags = re.split(" (?=--)", origin["command"])
+    lines = wrap(
+        " ".join(flag.replace(" ", NO_BREAK) for flag in flags), COMMAND_COLUMNS,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+    command = " \\\n        ".join(lines).replace(NO_BREAK, " ")
+    commits = ", then ".join(str(commit)[:12] for commit in origin["commits"])
     return "\n".join([
         "## Sampler", "",
-        "Full-batch Hamiltonian Monte Carlo with the leapfrog integrator and an accept step.", "",
-        f"    {origin['command']}", "",
-        Table(["setting", "value"], rows).markdown(), "",
-        f"Commit {origin['commit']}, PyTorch {versions.get('torch')}, {origin['processor']}, "
-        f"{origin['date']}.",
+        "Full-batch Hamiltonian Monte Carlo with the leapfrog integrator and an accept step, at "
+        f"commit {commits}, by PyTorch {versions.get('torch')} on {origin['processor']}, "
+        f"{origin['date']}:", "",
+        f"    {command}",
     ])  # fmt: skip
 
 
@@ -286,6 +345,7 @@ def _check_table(checks: dict) -> str:
         f"listed force overlooked points in a share of {checks['violations_per_step']:.2g}. "
         f"Mean of exp(−ΔH): {balance:.3f} ± {error:.3f}, 1 if energies are right and volume is "
         "preserved.", "",
+        f"Trajectories: {back_text(WaysBack(**checks['ways_back']))}.", "",
         _verdict(checks["shortfalls"]),
     ]  # fmt: skip
     return "\n".join(lines)
@@ -301,7 +361,8 @@ def _cells(group: dict) -> list[str]:
 def _verdict(missing: list[str]) -> str:
     criteria = (
         "the criteria of a reference (several chains, R-hat at most 1.01 and bulk ESS at least 400 "
-        "of functions and of functionals without labels; Vehtari et al. 2021)"
+        "of functions and of functionals without labels, Vehtari et al. 2021; at most "
+        f"{100 * MAX_MISSED:g} % of trajectories that do not return, with 95 % confidence)"
     )
     if not missing:
         return f"The chains meet {criteria}."

@@ -42,7 +42,7 @@ def describe_set(
     save_scores(folder / "networks.csv", open_posterior(run.path).known("modes"), hits, nlls)
     normalisation = data.normalisation(posterior.network.normalisation)
     if is_chain(run):
-        facts = chain_facts(run, posterior.network, data.test_labels)
+        facts = chain_facts(run, posterior.network, data)
         networks = networks._replace(sampling=chain_sections(facts))
     return networks._replace(
         inputs=preparation(posterior.network, run.dataset, normalisation),

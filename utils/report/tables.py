@@ -41,7 +41,7 @@ def number(value: float | None, digits: int, sign: str = "") -> str:
     """Format a number with a true minus sign; None, infinity and NaN become a dash."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:{sign}.{digits}f}".replace("-", "−")
+    return f"{value + 0.0:{sign}.{digits}f}".replace("-", "−")  # −0.0 + 0.0 is 0.0
 
 
 def with_error(
