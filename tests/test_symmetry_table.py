@@ -133,6 +133,44 @@ def check_resume(script, directory, posteriors, rows) -> None:
     assert "vi-one-00.json is damaged" in done.stderr
 
 
+def test_swag_with_batch_normalisation_has_its_modes_and_means(
+    script, tmp_path, data_dir, few_test_images
+):
+    """The draws of each mode are its samples, and its mean is a network."""
+    toy = (
+        "--network", "resnet18", "--width", 2, "--num_train", 100, "--batch_size", 20,
+        "--num_epochs", 3, "--num_pretrain_epochs", 1, "--num_draws", 4, "--config_name", "quick",
+    )  # fmt: skip
+    runs = {count: tmp_path / "default" / f"SWAG-MNIST-quick-{count}" for count in (1, 2)}
+    for count in runs:
+        arguments = ("--num_modes", count, "--run_name", count)
+        done = script("train", "--method", "swag", *toy, *arguments)
+        assert done.returncode == 0, done.stderr
+    network = open_posterior(runs[1]).network
+    random = torch.Generator().manual_seed(0)
+    starts = torch.stack([network.initial_weights(random) for _ in range(9)])
+    save(Points(starts, network), tmp_path / "networks")
+    named = [f"{name}={runs[count]}" for name, count in (("single", 1), ("double", 2))]
+    done = script(
+        "symmetry_table", *TOY, *FEW, "--networks", tmp_path / "networks", "--posteriors", *named
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "default/symmetry_table-MNIST-quick/table.json").read_text())
+    assert [
+        (row["name"], row["modes"], row["num_modes"], row["samples"], row["averaged"])
+        for row in rows[2:]
+    ] == [
+        ("single", "one", 1, 4, 1), ("single_mean", "one", 1, 1, 1),
+        ("double", "one", 1, 4, 2), ("double", "multi", 2, 4, 1),
+        ("double_mean", "one", 1, 1, 2), ("double_mean", "multi", 2, 2, 1),
+    ]  # fmt: skip
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    data = load_pixels("MNIST", data_dir)
+    images = data.test_images.unflatten(1, network.input_shape)
+    hits = network.outputs(open_posterior(runs[1]).mean, images).argmax(-1) == data.test_labels
+    assert summary["mean_test_accuracy"] == pytest.approx(hits.double().mean().item())
+
+
 def test_mistakes_end_in_a_sentence(script, tmp_path):
     save(Points(draw(4, 0), NETWORK), tmp_path / "few")
     save(Points(torch.randn(3, MLP((784, 3, 10)).num_weights), MLP((784, 3, 10))), tmp_path / "x")

@@ -92,10 +92,14 @@ def test_draws_with_batch_normalisation_have_statistics_of_their_own():
     state = method.init(problem, config, [0])
     while state.epoch < 4:
         state, _ = method.step(problem, state, config)
-    draws = method.posterior(problem, state, config).weights
+    posterior = method.posterior(problem, state, config)
+    draws, mean = posterior.weights, posterior.mean
     assert len(draws) == 3
     assert (draws[0] - draws[1]).abs().max() > 1e-4
-    for weights in draws:
+    for slot in network.slots:
+        if slot.role != "buffer":
+            assert slot.of(mean).equal(slot.of(state.mean[0]))
+    for weights in (*draws, mean):
         _, statistics = network.batch_outputs(weights[None], images)
         for slot in network.slots:
             if slot.role == "buffer":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Posterior, is_set
-from utils.posteriors.samples import Points
+from utils.posteriors.samples import Points, Samples
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC_SAMPLES, Halves
 from utils.runs.lookup import PastRun
@@ -65,8 +65,12 @@ class Row(NamedTuple):
 
 
 def open_modes(path: Path, posterior: Posterior) -> Trained:
-    """Return the modes of the posterior that a run has left."""
-    modes, run = modes_of(posterior), PastRun(path)
+    """Return the modes of the posterior that a run has left.
+
+    A run of modes has trained each part as one, whether or not its version saved numbers.
+    """
+    run = PastRun(path)
+    modes = modes_of(posterior, unnumbered_are_one="num_modes" in run.config)
     made = max(len(modes), run.config.get("num_chains") or 0)  # with chains that are left out
     return Trained(modes, None if run.core_seconds is None else run.core_seconds / made)
 
@@ -74,14 +78,17 @@ def open_modes(path: Path, posterior: Posterior) -> Trained:
 def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
     """Add what posteriors offer besides their draws, under names of its own.
 
-    The mean of SWAG's Gaussian is stochastic weight averaging (SWA), a single network. A Gaussian
-    with covariances, such as Laplace's, can predict with the linearised network.
+    The mean of SWAG's Gaussian is stochastic weight averaging (SWA), a single network, which sets
+    of draws have beside them. A Gaussian with covariances, such as Laplace's, can predict with the
+    linearised network.
     """
     result = {}
     for name, each in trained.items():
         result[name] = each
         derived = {}
-        if all(isinstance(mode, LowRank) for mode in each.modes):
+        if all(isinstance(mode, LowRank | Points | Samples) for mode in each.modes) and all(
+            mode.mean is not None for mode in each.modes
+        ):
             means = [Points(mode.mean[None], mode.network) for mode in each.modes]
             derived[f"{name}_mean"] = each._replace(modes=means, source=name)
         if all(isinstance(mode, BlockGaussian) for mode in each.modes):
