@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 MEMBERS = "members.npz"  # arrays [K] of what is known of the weight vectors beside it
-MEAN = "gaussian_mean.npy"  # the mean [d] of the Gaussian that they were drawn from
+GAUSSIAN_MEAN = "gaussian_mean.npy"  # the mean [d] of the Gaussian that they were drawn from
 CHAINS = "chains.json"  # how many chains the vectors beside it form, if they do
 KEPT = "kept"  # the one that says which vectors count; without it all do
 
@@ -71,7 +71,7 @@ class Points:
             save_arrays(directory / MEMBERS, **self.members)
         if self.mean is not None:
             mean = as_numpy(self.mean)
-            write_atomically(directory / MEAN, lambda file: np.save(file, mean))
+            write_atomically(directory / GAUSSIAN_MEAN, lambda file: np.save(file, mean))
         save_kind(directory, "Samples", self.network)
 
 
@@ -99,7 +99,7 @@ class Samples:
     @property
     def mean(self) -> Tensor | None:
         """The mean [d] of the Gaussian that the vectors were drawn from, if it was saved."""
-        path = self.path.with_name(MEAN)
+        path = self.path.with_name(GAUSSIAN_MEAN)
         if not path.exists():
             return None
         try:
