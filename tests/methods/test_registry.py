@@ -1,14 +1,27 @@
-"""Every registered method: it goes on from a checkpoint, and the table finds its modes."""
+"""Every registered method: it goes on from a checkpoint, and its modes are rows of the table."""
 
 from utils.data.datasets import Dataset
+from utils.evaluation.metrics import brier, mean_nll
 from utils.methods.method import problem_of, tensors_of
 from utils.methods.registry import METHODS
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
 from utils.posteriors.posterior import Mixture
+from utils.posteriors.samples import Points
+from utils.quality.comparison import compare_row, fit_references
+from utils.quality.forecasts import ImageSets, linearised_forecast
 from utils.quality.modes import modes_of
-from utils.quality.rows import open_modes
+from utils.quality.references import INDEPENDENT, split_networks
+from utils.quality.rows import (
+    ONE,
+    SEVERAL,
+    LinearisedSet,
+    Trained,
+    open_modes,
+    rows_of,
+    with_derived,
+)
 from utils.runs.files import load_checkpoint, save_checkpoint
 from utils.runs.seeding import generator
 from utils.symmetry.transformation import random_transformation
@@ -87,6 +100,60 @@ def test_the_table_finds_as_many_modes_as_were_trained(method, network, tmp_path
         again = open_posterior(place, fewest=1)
         assert len(modes_of(again)) == num_modes
         assert len(modes_of(again.moved(random_transformation(network, generator(2))))) == num_modes
+
+
+@pytest.fixture(scope="module")
+def standard():
+    """Return what the table compares with: 18 networks that are not trained."""
+    random = generator(0, "standard")
+    networks = torch.stack([NETWORK.initial_weights(random) for _ in range(19)])
+    halves = split_networks(modes_of(Points(networks, NETWORK)), 100, seed=0)
+    inside, outside = torch.rand(2, 30, 6, generator=random)
+    images = ImageSets(inside, torch.randint(3, (30,), generator=random), outside, "noise")
+    return fit_references(NETWORK, images, {INDEPENDENT: halves}, networks[-1], 10, 99, 3, 0)
+
+
+def predictions_of_modes(samples, images) -> list[torch.Tensor]:
+    """Return the average prediction [N, classes] of each mode's samples."""
+    if isinstance(samples, LinearisedSet):
+        return [linearised_forecast([mode], images).average for mode in samples.modes]
+    weights = samples.weights().unflatten(0, (len(samples.modes), -1))
+    return [NETWORK.outputs(each, images.inside).double().softmax(-1).mean(0) for each in weights]
+
+
+@pytest.mark.parametrize("num_modes", [1, 2])
+@pytest.mark.parametrize("method", STEPPED, ids=lambda method: method.name)
+def test_a_row_of_several_modes_is_the_mean_of_its_modes(method, num_modes, standard):
+    """It has the scores of their average prediction; of a single mode, all that this one has."""
+    trained = with_derived({"x": Trained(modes_of(left_by(method, NETWORK, num_modes)))})
+    rows = rows_of(trained, {}, num_samples=8, num_modes=4, seed=0)
+    assert {row.modes for row in rows} == ({ONE} if num_modes == 1 else {ONE, SEVERAL})
+
+    def compared(row) -> dict:
+        return compare_row(row, standard, lambda name, compute: compute())
+
+    for row in rows:
+        if num_modes > 1 and row.modes == ONE:
+            continue
+        several = compared(row._replace(modes=SEVERAL))
+        average = sum(predictions_of_modes(row.sets[0], standard.images)) / num_modes
+        labels = standard.images.labels
+        assert several["scores"]["brier"] == pytest.approx(brier(average, labels), abs=1e-6)
+        assert several["scores"]["nll"] == pytest.approx(mean_nll(average, labels), abs=1e-6)
+        truth = standard.truths[INDEPENDENT]
+        variation = (average - truth).abs().sum(-1).mean().item() / 2
+        assert several["beside"][INDEPENDENT]["total_variation"] == pytest.approx(variation)
+        if num_modes == 1:
+            one = compared(row)
+            for part in ("scores", "confidence"):
+                for name, value in one[part].items():
+                    assert value == pytest.approx(several[part][name], nan_ok=True), name
+            assert one["beside"][INDEPENDENT] == pytest.approx(several["beside"][INDEPENDENT])
+            for reference, spaces in one["distances"].items():
+                for space, cell in spaces.items():
+                    assert cell["value"] == pytest.approx(
+                        several["distances"][reference][space]["value"], nan_ok=True
+                    )
 
 
 def test_the_table_finds_the_chains_of_hmc(script, tmp_path):
