@@ -60,6 +60,7 @@ def posteriors(tmp_path):
     }
     for name, modes in gaussians.items():
         save(Mixture(modes), tmp_path / name)
+    (tmp_path / "vi" / "summary.json").write_text('{"converged": false}')
     return [
         "--networks", tmp_path / "networks", "--hmc", tmp_path / "chains", "--posteriors",
         *(f"{name}={tmp_path / name}" for name in gaussians),
@@ -91,7 +92,16 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     for figure in (each for each in PAPER.figures if each.kind == "symmetry_table"):
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
-    for words in ("MMD² to hmc", "null, other half", "AUPR out", "50 %", "good stand-in"):
+    assert {row["name"] for row in rows if row["converged"] is False} == {"vi"}
+    for words in (
+        "vi †",
+        "† Training had not converged",
+        "MMD² to hmc",
+        "null, other half",
+        "AUPR out",
+        "50 %",
+        "good stand-in",
+    ):
         assert words in done.stdout
     monkeypatch.setattr(RunFigure, "save", lambda figure, run: None)  # drawn above
     check_resume(script, directory, posteriors, rows)

@@ -34,6 +34,7 @@ class Trained(NamedTuple):
     core_seconds: float | None = None
     linearised: bool = False  # predicts with the linearised network
     source: str | None = None  # the posterior that it is derived from, if from another
+    converged: bool | None = None  # whether training had, if its run says so
 
 
 class Row(NamedTuple):
@@ -44,6 +45,7 @@ class Row(NamedTuple):
     sets: list[SampleSet | LinearisedSet]
     core_seconds: float | None  # of one mode
     source: str  # the posterior whose modes these are
+    converged: bool | None = None  # whether training had, if it is known
 
     def name_of(self, number: int) -> str:
         return f"{self.name}-{self.modes}-{number:02}"
@@ -61,6 +63,7 @@ class Row(NamedTuple):
             "samples": len(self.sets[0]) if drawn else None,
             "averaged": len(self.sets),
             "training_seconds": seconds,
+            "converged": self.converged,
         }
 
 
@@ -72,7 +75,8 @@ def open_modes(path: Path, posterior: Posterior) -> Trained:
     run = PastRun(path)
     modes = modes_of(posterior, unnumbered_are_one="num_modes" in run.config)
     made = max(len(modes), run.config.get("num_chains") or 0)  # with chains that are left out
-    return Trained(modes, None if run.core_seconds is None else run.core_seconds / made)
+    seconds = None if run.core_seconds is None else run.core_seconds / made
+    return Trained(modes, seconds, converged=run.summary.get("converged"))
 
 
 def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
@@ -121,7 +125,8 @@ def rows_of(
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)
         for modes, sets in sets_of(name, each, num_samples, num_modes, seed).items():
-            rows.append(Row(name, modes, sets, each.core_seconds, each.source or name))
+            source = each.source or name
+            rows.append(Row(name, modes, sets, each.core_seconds, source, each.converged))
     return rows
 
 

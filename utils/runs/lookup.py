@@ -76,6 +76,11 @@ class PastRun:
         return read_mapping(self.directory / "network.json") or self.meta.get("network", {})
 
     @property
+    def summary(self) -> dict:
+        """The content of summary.json, {} before the run has finished."""
+        return read_mapping(self.directory / "summary.json")
+
+    @property
     def core_seconds(self) -> float | None:
         """The seconds that all processors together have spent; None if it was not recorded."""
         own, parts = self.meta.get("core_seconds"), self.meta.get("core_seconds_of_parts")
