@@ -181,6 +181,15 @@ def test_swag_with_batch_normalisation_has_its_modes_and_means(
     assert summary["mean_test_accuracy"] == pytest.approx(hits.double().mean().item())
 
 
+def test_without_networks_it_says_how_the_quick_preset_makes_them(script):
+    done = script("symmetry_table", *TOY)
+    assert done.returncode == 2
+    made = [step for step in PAPER.steps if step.kind == "networks"]
+    (config_name,) = {step.plans["quick"].config for step in made}
+    assert f"train.py --method sgd --config_name {config_name} --run_batch" in done.stderr
+    assert done.stderr.count("--config_name") == 1
+
+
 def test_mistakes_end_in_a_sentence(script, tmp_path):
     save(Points(draw(4, 0), NETWORK), tmp_path / "few")
     save(Points(torch.randn(3, MLP((784, 3, 10)).num_weights), MLP((784, 3, 10))), tmp_path / "x")

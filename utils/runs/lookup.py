@@ -185,6 +185,8 @@ def _command_for(config, script: str) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     known = config_names(words[1].removesuffix(".py"))
     for name in ("config_name", "dataset", "out_dir", "data_dir"):
+        if f"--{name}" in words:
+            continue
         value = getattr(config, name)
         if value != defaults[name] and (name != "config_name" or value in known):
             words += [f"--{name}", value]
