@@ -93,6 +93,14 @@ def test_shares_are_equal_and_drawn_the_same_again():
     assert len(weights.unique(dim=0)) == 9
 
 
+def test_each_mode_gives_the_samples_of_its_block():
+    zeros = torch.zeros(NETWORK.num_weights)
+    modes = [Gaussian(zeros + number, zeros + 0.01, NETWORK) for number in (3, 1, 2)]
+    samples = sample_modes("q", modes, 7, seed=0)
+    assert samples.weights()[:, 0].round().tolist() == [3, 3, 1, 1, 2, 2]
+    assert samples.blocks.tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_stored_weights_are_taken_once():
     assert len(sample_modes("q", modes_of(points(7)), 5, seed=0)) == 5
     snapshots = [points(3), points(4, start=3)]
