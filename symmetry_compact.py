@@ -16,7 +16,7 @@ summary.json.
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
-from papers.symmetry.plan import MADE_BY
+from papers.symmetry.plan import made_by
 from utils.data.datasets import Dataset, load_dataset
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.evaluation.metrics import accuracy, closeness
@@ -56,7 +56,7 @@ class CompactConfig(Config):
 
 
 def main(config: CompactConfig) -> None:
-    paths = named_or_newest(config, MADE_BY)
+    paths = named_or_newest(config, made_by(config.config_name))
     inputs = {name: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}

@@ -25,7 +25,7 @@ from papers.symmetry.collapse import (
     variation,
 )
 from papers.symmetry.paper import PAPER
-from papers.symmetry.plan import MADE_BY
+from papers.symmetry.plan import made_by
 from utils.data.datasets import Dataset, load_dataset
 from utils.methods.training import TrainingSettings, start_training, train
 from utils.networks.registry import inputs_for
@@ -65,7 +65,7 @@ class DiversityConfig(ReferenceConfig):
 
 
 def main(config: DiversityConfig) -> None:
-    paths = reference_paths(config, MADE_BY)
+    paths = reference_paths(config, made_by(config.config_name))
     inputs = {INPUT_KINDS[name]: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     networks = limited(open_members(paths["networks"]), config.num_networks)

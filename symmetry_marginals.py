@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from papers.symmetry.paper import PAPER
-from papers.symmetry.plan import MADE_BY
+from papers.symmetry.plan import made_by
 from utils.evaluation.evaluate import named_or_newest, sets_option
 from utils.posteriors.files import Members, open_members
 from utils.rebasin.rebase import rebase
@@ -53,7 +53,7 @@ class MarginalsConfig(Config):
 
 
 def main(config: MarginalsConfig) -> None:
-    paths = named_or_newest(config, MADE_BY)
+    paths = named_or_newest(config, made_by(config.config_name))
     inputs = {name: identify(path) for name, path in paths.items()}
     device = begin(config, KIND, inputs)
     posteriors = {name: open_members(path) for name, path in paths.items()}

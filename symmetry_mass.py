@@ -19,7 +19,7 @@ from pathlib import Path
 
 from papers.symmetry.mass_claims import FEWEST_NETWORKS
 from papers.symmetry.paper import PAPER
-from papers.symmetry.plan import MADE_BY
+from papers.symmetry.plan import made_by
 from papers.symmetry.values import median_error
 from utils.networks.network import Network
 from utils.posteriors.files import open_members
@@ -81,7 +81,7 @@ def main(config: MassConfig) -> None:
 def find_posteriors(config: MassConfig) -> list[Path]:
     """Return the sets that are given, without groups of networks that are still being trained."""
     if not config.posterior:
-        return [find_run(config, "sgd", MADE_BY["sgd"], "--posterior")]
+        return [find_run(config, "sgd", made_by(config.config_name)["sgd"], "--posterior")]
     paths = [existing(config, path) for path in config.posterior]
     for first, second in permutations([path.resolve() for path in paths], 2):
         if first.is_relative_to(second):  # or equal

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from papers.symmetry import quality_claims
 from papers.symmetry.paper import PAPER
-from papers.symmetry.plan import MADE_BY
+from papers.symmetry.plan import made_by
 from utils.data.datasets import load_dataset
 from utils.evaluation.evaluate import (
     check_names,
@@ -113,7 +113,7 @@ def main(config: TableConfig) -> None:
 
 def find_inputs(config: TableConfig) -> dict[str, Path]:
     """Return the paths of both references and of all posteriors, by name."""
-    references = reference_paths(config, MADE_BY)
+    references = reference_paths(config, made_by(config.config_name))
     posteriors = named_paths(config, config.posteriors)
     check_names(posteriors)
     for name in (INDEPENDENT, HMC_SAMPLES):

@@ -60,6 +60,7 @@ def posteriors(tmp_path):
     }
     for name, modes in gaussians.items():
         save(Mixture(modes), tmp_path / name)
+    (tmp_path / "vi" / "summary.json").write_text('{"converged": false}')
     return [
         "--networks", tmp_path / "networks", "--hmc", tmp_path / "chains", "--posteriors",
         *(f"{name}={tmp_path / name}" for name in gaussians),
@@ -91,7 +92,16 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     for figure in (each for each in PAPER.figures if each.kind == "symmetry_table"):
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
-    for words in ("MMD² to hmc", "null, other half", "AUPR out", "50 %", "good stand-in"):
+    assert {row["name"] for row in rows if row["converged"] is False} == {"vi"}
+    for words in (
+        "vi †",
+        "† Training had not converged",
+        "MMD² to hmc",
+        "null, other half",
+        "AUPR out",
+        "50 %",
+        "good stand-in",
+    ):
         assert words in done.stdout
     monkeypatch.setattr(RunFigure, "save", lambda figure, run: None)  # drawn above
     check_resume(script, directory, posteriors, rows)
@@ -131,6 +141,53 @@ def check_resume(script, directory, posteriors, rows) -> None:
     done = script("symmetry_table", *TOY, *FEW, *posteriors, "--resume")
     assert done.returncode == 2
     assert "vi-one-00.json is damaged" in done.stderr
+
+
+def test_swag_with_batch_normalisation_has_its_modes_and_means(
+    script, tmp_path, data_dir, few_test_images
+):
+    """The draws of each mode are its samples, and its mean is a network."""
+    toy = (
+        "--network", "resnet18", "--width", 2, "--num_train", 100, "--batch_size", 20,
+        "--num_epochs", 3, "--num_pretrain_epochs", 1, "--num_draws", 4, "--config_name", "quick",
+    )  # fmt: skip
+    runs = {count: tmp_path / "default" / f"SWAG-MNIST-quick-{count}" for count in (1, 2)}
+    for count in runs:
+        arguments = ("--num_modes", count, "--run_name", count)
+        done = script("train", "--method", "swag", *toy, *arguments)
+        assert done.returncode == 0, done.stderr
+    network = open_posterior(runs[1]).network
+    random = torch.Generator().manual_seed(0)
+    starts = torch.stack([network.initial_weights(random) for _ in range(9)])
+    save(Points(starts, network), tmp_path / "networks")
+    named = [f"{name}={runs[count]}" for name, count in (("single", 1), ("double", 2))]
+    done = script(
+        "symmetry_table", *TOY, *FEW, "--networks", tmp_path / "networks", "--posteriors", *named
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "default/symmetry_table-MNIST-quick/table.json").read_text())
+    assert [
+        (row["name"], row["modes"], row["num_modes"], row["samples"], row["averaged"])
+        for row in rows[2:]
+    ] == [
+        ("single", "one", 1, 4, 1), ("single_mean", "one", 1, 1, 1),
+        ("double", "one", 1, 4, 2), ("double", "multi", 2, 4, 1),
+        ("double_mean", "one", 1, 1, 2), ("double_mean", "multi", 2, 2, 1),
+    ]  # fmt: skip
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    data = load_pixels("MNIST", data_dir)
+    images = data.test_images.unflatten(1, network.input_shape)
+    hits = network.outputs(open_posterior(runs[1]).mean, images).argmax(-1) == data.test_labels
+    assert summary["mean_test_accuracy"] == pytest.approx(hits.double().mean().item())
+
+
+def test_without_networks_it_says_how_the_quick_preset_makes_them(script):
+    done = script("symmetry_table", *TOY)
+    assert done.returncode == 2
+    made = [step for step in PAPER.steps if step.kind == "networks"]
+    (config_name,) = {step.plans["quick"].config for step in made}
+    assert f"train.py --method sgd --config_name {config_name} --run_batch" in done.stderr
+    assert done.stderr.count("--config_name") == 1
 
 
 def test_mistakes_end_in_a_sentence(script, tmp_path):

@@ -1,10 +1,13 @@
 """The table of posteriors: scores, distances to both references, power and time."""
 
+from dataclasses import replace
+
 from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
 from utils.report.tables import Table, number, with_known_error
 
 REFERENCES = ("networks", "hmc")
+UNCONVERGED = "†"
 IN_TABLE = (
     "accuracy", "nll", "brier", "ece", "adaptive_ece", "scaled_ece", "auroc", "aupr_in",
     "aupr_out", "fpr95_in", "mi_inside", "mi_outside",
@@ -16,15 +19,25 @@ def quality_tables(rows: list[dict], summary: dict) -> list[Table]:
     powers = summary["power"]
     tables = [quality_table(rows, summary), closeness_table(rows)]
     tables += [distance_table(rows, name) for name in powers]
+    tables = [explained(table) for table in tables]
     return [*tables, *(power_table(power, name) for name, power in powers.items())]
 
 
+def explained(table: Table) -> Table:
+    """Add to the note what the mark of some rows means, if there are any."""
+    if not any(UNCONVERGED in line[0] for line in table.rows):
+        return table
+    meaning = f"{UNCONVERGED} Training had not converged: more epochs would fit better."
+    return replace(table, note=f"{table.note} {meaning}")
+
+
 def row_name(row: dict) -> list[str]:
-    """Return the cells that say which row it is."""
+    """Return the cells that say which row it is; tables of earlier versions have no `converged`."""
+    mark = f" {UNCONVERGED}" if row.get("converged") is False else ""
     other_half = ", other half" if row["name"] in REFERENCES else ""
     mean = f" (mean of {row['averaged']})" if row["averaged"] > 1 else ""
     samples = "–" if row["samples"] is None else str(row["samples"])
-    return [f"{row['name']}{other_half}", f"{row['num_modes']}{mean}", samples]
+    return [f"{row['name']}{other_half}{mark}", f"{row['num_modes']}{mean}", samples]
 
 
 def quality_table(rows: list[dict], summary: dict) -> Table:

@@ -11,6 +11,7 @@ from utils.methods.vi import VIConfig, recent_slope, start_vi, train_vi_epoch
 from utils.networks.mlp import MLP
 from utils.networks.registry import conv_network
 from utils.posteriors.files import open_posterior
+from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.prior import Prior
 from utils.runs.seeding import generator
 
@@ -152,6 +153,7 @@ def test_modes_are_independent_of_how_many_there_are(script, tmp_path):
     prior = Prior().tempered(0.3)
     expected = sum(prior.kl(each.mean, each.std.log()) for each in (first, second)) / 2
     assert summary["kl"] == pytest.approx(expected, rel=1e-5)
+    assert summary["converged"] is False  # after six epochs
 
 
 def test_the_slope_is_that_of_the_newest_fifth():
@@ -161,6 +163,19 @@ def test_the_slope_is_that_of_the_newest_fifth():
     slope, error = recent_slope(elbos)
     assert slope == pytest.approx(0.3, abs=0.08)  # 4 standard errors
     assert error == pytest.approx(0.5 / (20 * 19 * 21 / 12) ** 0.5, rel=0.6)
+
+
+@pytest.mark.parametrize(("rising", "converged"), [([0, 1], False), ([0, 0], True), ([], None)])
+def test_it_has_converged_if_no_mode_rises(rising, converged):
+    """Runs of fewer epochs than show it, or of earlier versions, do not say."""
+    images, labels = points()
+    data = Dataset("toy", images, labels, images, labels, 3)
+    problem = Problem(NETWORK, data, PRIOR, images.device)
+    zeros = torch.zeros(NETWORK.num_weights)
+    newest = {"kl": 1.0} | {f"elbo_rises_{k}": bool(each) for k, each in enumerate(rising)}
+    posterior = Gaussian(zeros, zeros + 0.1, NETWORK)
+    summary = vi.VI().scores(problem, posterior, VIConfig(num_draws=2), newest).summary
+    assert summary.get("converged") is converged
 
 
 def test_what_it_cannot_fit_is_refused(script):

@@ -1,16 +1,19 @@
 """Sets of weight vectors, read from what runs and users have left."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from utils.networks.mlp import MLP
 from utils.posteriors.moments import block_of
-from utils.posteriors.samples import num_blocks, open_samples
+from utils.posteriors.samples import Points, num_blocks, open_samples
 from utils.runs.files import save_json
+from utils.runs.seeding import generator
 from utils.settings.errors import UserError
+from utils.symmetry.transformation import random_transformation
 
 import numpy as np
 import pytest
+import torch
 
 NETWORK = MLP((4, 3, 2))
 
@@ -161,3 +164,22 @@ def test_double_precision_is_accepted(tmp_path):
     np.save(tmp_path / "a" / "samples.npy", np.ones((3, NETWORK.num_weights)))
     assert open_samples(tmp_path / "a")[2].dtype.is_floating_point
     assert open_samples(tmp_path / "a")[2].itemsize == 4
+
+
+def test_numbers_of_modes_and_the_mean_stay_with_the_draws(tmp_path):
+    weights = torch.randn(3, NETWORK.num_weights, generator=generator(0))
+    points = Points(weights[1:], NETWORK, {"modes": torch.tensor([4, 4])}, mean=weights[0])
+    transformation = random_transformation(NETWORK, generator(1))
+    again = points
+    for name in ("once", "twice"):
+        (tmp_path / name).mkdir()
+        again.save(tmp_path / name)
+        again = open_samples(tmp_path / name)
+        assert again.known("modes").tolist() == [4, 4]
+        assert again.mean.equal(weights[0])
+        for each in (again, points):
+            assert each.moved(transformation).mean.equal(transformation.apply(weights[0]))
+    assert replace(points, mean=None).moved(transformation).mean is None
+    (tmp_path / "once" / "gaussian_mean.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(UserError, match=r"Cannot read .*gaussian_mean.npy"):
+        open_samples(tmp_path / "once").mean  # noqa: B018

@@ -1,6 +1,7 @@
 """Which samples are of one mode, and that sets of samples have equal shares of them."""
 
 import json
+from dataclasses import replace
 
 from utils.distances.mmd import distance, gaussian_kernel, number_modes
 from utils.networks.mlp import MLP
@@ -9,10 +10,12 @@ from utils.posteriors.gaussian import Gaussian
 from utils.posteriors.posterior import Mixture
 from utils.posteriors.samples import Points
 from utils.quality.modes import alike, modes_of, pieces_of, sample_modes
+from utils.quality.rows import open_modes
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 NETWORK = MLP((2, 2, 2))
 
@@ -46,7 +49,9 @@ def gaussian() -> Gaussian:
         (points(3), 0, [[0], [1], [2]]),  # independent networks
         (points(4), 2, [[0, 1], [2, 3]]),  # chains
         (points(4, [5, 7, 5, 7]), 0, [[0, 2], [1, 3]]),
-        (Mixture([points(2), points(2, start=2)]), 0, [[0, 1], [2, 3]]),  # such as snapshots
+        (points(3, [4, 4, 4]), 0, [[0, 1, 2]]),  # draws of one mode
+        (Mixture([points(2), points(2, start=2)]), 0, [[0], [1], [2], [3]]),  # imported
+        (Mixture([points(2, [0, 0]), points(2, [1, 1], 2)]), 0, [[0, 1], [2, 3]]),
         (Mixture([points(2, [0, 1]), points(1, [2], 2)]), 0, [[0], [1], [2]]),  # train.py's stacks
     ],
 )
@@ -54,6 +59,23 @@ def test_modes_of_stored_weights(posterior, chains, expected, tmp_path):
     assert contents(modes_of(saved(posterior, tmp_path / "run", chains))) == expected
     if not chains:
         assert contents(modes_of(posterior)) == expected
+
+
+def test_a_chain_is_a_mode(tmp_path):
+    chain = replace(points(3), is_chain=True)
+    for posterior, count in ((chain, 1), (Mixture([chain, chain]), 2)):
+        assert len(modes_of(posterior)) == count
+        assert len(modes_of(saved(posterior, tmp_path / f"{count}"))) == count
+
+
+@pytest.mark.parametrize(("config", "count"), [({"num_modes": 1}, 1), ({"num_members": 3}, 3)])
+def test_modes_of_runs_that_saved_no_numbers(config, count, tmp_path):
+    """Earlier versions of SWAG did not with batch normalisation, nor did ensembles."""
+    posterior = saved(points(3), tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert len(open_modes(tmp_path / "run", posterior).modes) == 3  # of a user's own
+    (tmp_path / "run" / "meta.json").write_text("{}")
+    assert len(open_modes(tmp_path / "run", posterior).modes) == count
 
 
 def test_components_that_are_distributions_are_modes(tmp_path):
@@ -69,6 +91,14 @@ def test_shares_are_equal_and_drawn_the_same_again():
     weights = samples.weights()
     assert weights.equal(samples.weights())
     assert len(weights.unique(dim=0)) == 9
+
+
+def test_each_mode_gives_the_samples_of_its_block():
+    zeros = torch.zeros(NETWORK.num_weights)
+    modes = [Gaussian(zeros + number, zeros + 0.01, NETWORK) for number in (3, 1, 2)]
+    samples = sample_modes("q", modes, 7, seed=0)
+    assert samples.weights()[:, 0].round().tolist() == [3, 3, 1, 1, 2, 2]
+    assert samples.blocks.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_stored_weights_are_taken_once():

@@ -1,5 +1,7 @@
 """Which samples the rows of the table have."""
 
+from dataclasses import replace
+
 from utils.networks.mlp import MLP
 from utils.posteriors.block_gaussian import BlockGaussian, WeightBlock
 from utils.posteriors.gaussian import Gaussian
@@ -55,15 +57,19 @@ def test_swag_has_a_mean_and_laplace_linearised_predictions():
         "swag": Trained([LowRank(mean, torch.ones(2, SIZE), network=NETWORK)], 3.0),
         "laplace": Trained([BlockGaussian(mean, [block], NETWORK)] * 12),
         "vi": Trained(gaussians(2)),
+        "draws": Trained([replace(points(4), mean=mean)]),
+        "networks": Trained([points(4)]),
     }
     with pytest.raises(UserError, match="swag_mean is the name of a row that swag has"):
         with_derived(given | {"swag_mean": given["vi"]})
     trained = with_derived(given)
-    assert list(trained) == ["swag", "swag_mean", "laplace", "laplace_linearised", "vi"]
-    (swa,) = trained["swag_mean"].modes
-    assert swa.weights[0].equal(mean)
+    derived = {name: each.source for name, each in trained.items() if each.source}
+    assert trained.keys() - derived.keys() == given.keys()
+    assert derived == {"swag_mean": "swag", "laplace_linearised": "laplace", "draws_mean": "draws"}
+    for name in ("swag_mean", "draws_mean"):
+        (swa,) = trained[name].modes
+        assert swa.weights.equal(mean[None])
     assert trained["swag_mean"].core_seconds == 3.0
-    assert [each.source for each in trained.values()] == [None, "swag", None, "laplace", None]
     assert [name for name, each in trained.items() if each.linearised] == ["laplace_linearised"]
     rows = rows_of({"x": trained["laplace_linearised"]}, {}, num_samples=10, num_modes=4, seed=0)
     assert [len(row.sets[0].modes) for row in rows] == [1, 4, 10]

@@ -50,7 +50,7 @@ class Ensemble(TrainedMethod):
         return state, [*records, {"epoch": state.epoch} | scores]
 
     def posterior(self, problem: Problem, state: TrainingState, config) -> Points:
-        return Points(state.weights, problem.network)
+        return Points(state.weights, problem.network, {"modes": state.modes})
 
     def scores(self, problem: Problem, posterior, config, newest: dict) -> Scores:
         """Score the average prediction, and every member alone."""

@@ -145,7 +145,8 @@ class Langevin(Method):
         return state, [record | scores_along(problem, state.weights[0], state.epoch, config)]
 
     def posterior(self, problem: Problem, state: ChainState, config) -> Points:
-        return Points(state.samples, problem.network, is_chain=True)
+        numbers = state.modes.expand(len(state.samples))
+        return Points(state.samples, problem.network, {"modes": numbers}, is_chain=True)
 
     def scores(self, problem: Problem, posterior: Posterior, config, newest: dict) -> Scores:
         scores = super().scores(problem, posterior, config, newest)

@@ -12,10 +12,10 @@ variance is T times as large.
 w̄ alone is stochastic weight averaging, SWA (Izmailov et al. 2018): the scores have it as μ.
 
 With batch normalisation, running statistics belong to one set of weights. Then the posterior is a
-set of `num_draws` draws whose statistics are computed again.
+set of `num_draws` draws with w̄ beside them, and the statistics of each are computed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,17 +103,22 @@ class SWAG(TrainedMethod):
             for mean, each, deviations in zip(state.mean, variance, state.deviations, strict=True)
         ]  # fmt: skip
         if problem.network.has_buffers:
-            streams = self.streams(state)
-            modes = [draws_of(*each, problem, config) for each in zip(modes, streams, strict=True)]
+            each_with = zip(modes, state.modes.tolist(), self.streams(state), strict=True)
+            modes = [draws_of(*each, problem, config) for each in each_with]
         return modes[0] if len(modes) == 1 else Mixture(modes)
 
 
-def draws_of(gaussian: LowRank, stream, problem: Problem, config) -> Points:
-    """Return draws with running statistics of their own, computed from the training images."""
+def draws_of(
+    gaussian: LowRank, mode: int, stream: Hashable, problem: Problem, config
+) -> Points:  # fmt: skip
+    """Return draws and the mean, each with statistics of its own, from the training images."""
     draws = gaussian.draw(config.num_draws, generator(config.seed, "swag_draws", stream))
-    images = problem.train_inputs
-    weights = [recompute_statistics(problem.network, each, images) for each in draws]
-    return Points(torch.stack(weights), problem.network)
+    network, images = problem.network, problem.train_inputs
+    mean, *weights = (
+        recompute_statistics(network, each, images) for each in [gaussian.mean, *draws]
+    )
+    numbers = torch.full((len(weights),), mode)
+    return Points(torch.stack(weights), network, {"modes": numbers}, mean=mean)
 
 
 def collect(state: SWAGState, count: int) -> SWAGState:

@@ -111,10 +111,15 @@ def recent_slope(elbos: Tensor) -> tuple[float, float]:
     return line.slope, line.stderr
 
 
+def rises(slope: float, error: float) -> bool:
+    """Return whether the ELBO was still rising at the end."""
+    return bool(slope > CLEAR_RISE * error)
+
+
 def rise_remark(slope: float, error: float) -> str:
-    """Say whether the ELBO was still rising at the end."""
-    rising = slope > CLEAR_RISE * error
-    advice = "is still rising: more epochs would fit better" if rising else "has stopped rising"
+    """Say whether it was, and how fast."""
+    still = "is still rising: more epochs would fit better"
+    advice = still if rises(slope, error) else "has stopped rising"
     return f"The ELBO {advice} ({slope:+.3g} ± {error:.2g} nats per epoch at the end)"
 
 
@@ -140,6 +145,7 @@ class VI(Method):
         if FEWEST_ELBOS <= state.epoch == config.num_epochs:
             slope, error = recent_slope(state.elbos)
             record |= {"elbo_slope": slope, "elbo_slope_error": error}
+            record[f"elbo_rises_{state.mode.item()}"] = rises(slope, error)
         return state, [record | scores_along(problem, state.parameters[0], state.epoch, config)]
 
     def posterior(self, problem: Problem, state: VIState, config) -> Gaussian:
@@ -158,6 +164,9 @@ class VI(Method):
         if "elbo_slope" in newest:  # with several modes, of the one that ended last
             remarks.append(rise_remark(newest["elbo_slope"], newest["elbo_slope_error"]))
         summary = scores.summary | {"kl": kl, "average_std": average_std}
+        rising = [each for name, each in newest.items() if name.startswith("elbo_rises_")]
+        if rising:  # of every mode
+            summary["converged"] = not any(rising)
         return scores._replace(summary=summary, remarks=remarks)
 
     def figure(self, source: Path):

@@ -21,8 +21,8 @@ from torch import Tensor
 
 # What posteriors save, besides network.json and posterior.json.
 FILES = (
-    "samples.npy", "checksums.npy", "members.npz", "chains.json", "networks.safetensors",
-    "posterior.npz", "low_rank.npz", "dropout.npz", "blocks.npz",
+    "samples.npy", "checksums.npy", "members.npz", "chains.json", "gaussian_mean.npy",
+    "networks.safetensors", "posterior.npz", "low_rank.npz", "dropout.npz", "blocks.npz",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 MEMBERS = "members.npz"  # arrays [K] of what is known of the weight vectors beside it
+GAUSSIAN_MEAN = "gaussian_mean.npy"  # the mean [d] of the Gaussian that they were drawn from
 CHAINS = "chains.json"  # how many chains the vectors beside it form, if they do
 KEPT = "kept"  # the one that says which vectors count; without it all do
 
@@ -31,8 +32,8 @@ class Points:
     network: Network
     members: dict[str, Tensor] | None = None  # [K] each: what is known of every vector
     is_chain: bool = False  # one state after the other of a trajectory
+    mean: Tensor | None = None  # [d]: of the Gaussian that they were drawn from, if there is one
 
-    mean = None
     num_chains = 1
 
     def __len__(self) -> int:
@@ -53,10 +54,14 @@ class Points:
         return draw_members(self.weights, count, generator)
 
     def moved(self, transformation: Transformation) -> "Points":
-        return replace(self, weights=transformation.apply(self.weights))
+        mean = None if self.mean is None else transformation.apply(self.mean)
+        return replace(self, weights=transformation.apply(self.weights), mean=mean)
 
     def save(self, directory: Path) -> None:
-        """Write samples.npy [K, d] with checksums.npy, members.npz and chains.json beside it."""
+        """Write samples.npy [K, d], and beside it checksums.npy and what else is known.
+
+        That may be chains.json, members.npz and gaussian_mean.npy.
+        """
         weights = as_numpy(self.weights)
         write_atomically(directory / "samples.npy", lambda file: np.save(file, weights))
         save_checksums(directory, map(checksum, self.weights))
@@ -64,6 +69,9 @@ class Points:
             save_json(directory / CHAINS, {"num_chains": 1})
         if self.members:
             save_arrays(directory / MEMBERS, **self.members)
+        if self.mean is not None:
+            mean = as_numpy(self.mean)
+            write_atomically(directory / GAUSSIAN_MEAN, lambda file: np.save(file, mean))
         save_kind(directory, "Samples", self.network)
 
 
@@ -77,8 +85,6 @@ class Samples:
     transformation: Transformation | None = None  # applied to each as it is read
     checksums: np.ndarray | None = None  # of all vectors in the file, if they were saved
 
-    mean = None
-
     def __len__(self) -> int:
         return self.indices.size
 
@@ -89,6 +95,20 @@ class Samples:
     @property
     def is_chain(self) -> bool:
         return self.path.with_name(CHAINS).exists()
+
+    @property
+    def mean(self) -> Tensor | None:
+        """The mean [d] of the Gaussian that the vectors were drawn from, if it was saved."""
+        path = self.path.with_name(GAUSSIAN_MEAN)
+        if not path.exists():
+            return None
+        try:
+            mean = torch.from_numpy(np.load(path))
+        except UNREADABLE as error:
+            why = reason(error)
+            raise UserError(f"Cannot read {path} ({why}): copy or make it again.") from None
+        self.network.check(mean)
+        return self.transformation.apply(mean) if self.transformation else mean
 
     def __getitem__(self, position: int) -> Tensor:
         """Read one weight vector from the disk, and check it."""
@@ -124,7 +144,9 @@ class Samples:
         return replace(self, transformation=both)
 
     def save(self, directory: Path) -> None:
-        Points(torch.stack(list(self)), self.network).save(directory)
+        rows = self.indices.ravel()
+        members = {name: values[rows] for name, values in read_members(self.path).items()}
+        Points(torch.stack(list(self)), self.network, members, mean=self.mean).save(directory)
 
 
 def checksum(weights: Tensor) -> int:

@@ -16,27 +16,28 @@ import torch
 from torch import Tensor
 
 
-def modes_of(posterior: Posterior) -> list[Posterior]:
+def modes_of(posterior: Posterior, unnumbered_are_one: bool = False) -> list[Posterior]:
     """Return a posterior's modes.
 
-    Weight vectors that are stored with numbers of modes (members.npz) belong to these. Without
-    numbers, those of a mixture's component are of one mode, and others are independent networks,
-    unless chains.json says that they are chains.
+    Weight vectors that are stored with numbers of modes (members.npz) belong to these, and those of
+    a chain (chains.json) to one mode. Others are independent networks, as users import them, unless
+    `unnumbered_are_one`: then those of each part are of one mode, as earlier versions saved draws.
     """
-    if isinstance(posterior, Mixture):
-        return [mode for part in posterior.components for mode in _modes_within(part, True)]
-    return _modes_within(posterior, False)
+    parts = posterior.components if isinstance(posterior, Mixture) else [posterior]
+    return [mode for part in parts for mode in _modes_within(part, unnumbered_are_one)]
 
 
-def _modes_within(part: Posterior, is_component: bool) -> list[Posterior]:
+def _modes_within(part: Posterior, unnumbered_are_one: bool) -> list[Posterior]:
     if not isinstance(part, Points | Samples):
         return [part]
-    if isinstance(part, Samples) and part.is_chain:
-        return [replace(part, indices=chain[None]) for chain in part.indices]
+    if part.is_chain:
+        several = part.num_chains > 1
+        return [replace(part, indices=c[None]) for c in part.indices] if several else [part]
     numbers = part.known("modes")
     if numbers is None:
-        numbers = np.zeros(len(part)) if is_component else np.arange(len(part))
-    return [_chosen(part, numbers == number) for number in np.unique(numbers)]
+        numbers = np.zeros(len(part)) if unnumbered_are_one else np.arange(len(part))
+    values = np.unique(numbers)
+    return [_chosen(part, numbers == each) for each in values] if len(values) > 1 else [part]
 
 
 def _chosen(part: Points | Samples, mask: np.ndarray) -> Points | Samples:

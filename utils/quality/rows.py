@@ -11,7 +11,7 @@ from typing import NamedTuple
 from utils.posteriors.block_gaussian import BlockGaussian
 from utils.posteriors.low_rank import LowRank
 from utils.posteriors.posterior import Posterior, is_set
-from utils.posteriors.samples import Points
+from utils.posteriors.samples import Points, Samples
 from utils.quality.modes import SampleSet, modes_of, sample_modes
 from utils.quality.references import HMC_SAMPLES, Halves
 from utils.runs.lookup import PastRun
@@ -34,6 +34,7 @@ class Trained(NamedTuple):
     core_seconds: float | None = None
     linearised: bool = False  # predicts with the linearised network
     source: str | None = None  # the posterior that it is derived from, if from another
+    converged: bool | None = None  # whether training had, if its run says so
 
 
 class Row(NamedTuple):
@@ -44,6 +45,7 @@ class Row(NamedTuple):
     sets: list[SampleSet | LinearisedSet]
     core_seconds: float | None  # of one mode
     source: str  # the posterior whose modes these are
+    converged: bool | None = None  # whether training had, if it is known
 
     def name_of(self, number: int) -> str:
         return f"{self.name}-{self.modes}-{number:02}"
@@ -61,27 +63,36 @@ class Row(NamedTuple):
             "samples": len(self.sets[0]) if drawn else None,
             "averaged": len(self.sets),
             "training_seconds": seconds,
+            "converged": self.converged,
         }
 
 
 def open_modes(path: Path, posterior: Posterior) -> Trained:
-    """Return the modes of the posterior that a run has left."""
-    modes, run = modes_of(posterior), PastRun(path)
+    """Return the modes of the posterior that a run has left.
+
+    A run of modes has trained each part as one, whether or not its version saved numbers.
+    """
+    run = PastRun(path)
+    modes = modes_of(posterior, unnumbered_are_one="num_modes" in run.config)
     made = max(len(modes), run.config.get("num_chains") or 0)  # with chains that are left out
-    return Trained(modes, None if run.core_seconds is None else run.core_seconds / made)
+    seconds = None if run.core_seconds is None else run.core_seconds / made
+    return Trained(modes, seconds, converged=run.summary.get("converged"))
 
 
 def with_derived(trained: dict[str, Trained]) -> dict[str, Trained]:
     """Add what posteriors offer besides their draws, under names of its own.
 
-    The mean of SWAG's Gaussian is stochastic weight averaging (SWA), a single network. A Gaussian
-    with covariances, such as Laplace's, can predict with the linearised network.
+    The mean of SWAG's Gaussian is stochastic weight averaging (SWA), a single network, which sets
+    of draws have beside them. A Gaussian with covariances, such as Laplace's, can predict with the
+    linearised network.
     """
     result = {}
     for name, each in trained.items():
         result[name] = each
         derived = {}
-        if all(isinstance(mode, LowRank) for mode in each.modes):
+        if all(isinstance(mode, LowRank | Points | Samples) for mode in each.modes) and all(
+            mode.mean is not None for mode in each.modes
+        ):
             means = [Points(mode.mean[None], mode.network) for mode in each.modes]
             derived[f"{name}_mean"] = each._replace(modes=means, source=name)
         if all(isinstance(mode, BlockGaussian) for mode in each.modes):
@@ -114,7 +125,8 @@ def rows_of(
         if name in halves:
             each = each._replace(modes=halves[name].second.modes)
         for modes, sets in sets_of(name, each, num_samples, num_modes, seed).items():
-            rows.append(Row(name, modes, sets, each.core_seconds, each.source or name))
+            source = each.source or name
+            rows.append(Row(name, modes, sets, each.core_seconds, source, each.converged))
     return rows
 
 

@@ -76,6 +76,11 @@ class PastRun:
         return read_mapping(self.directory / "network.json") or self.meta.get("network", {})
 
     @property
+    def summary(self) -> dict:
+        """The content of summary.json, {} before the run has finished."""
+        return read_mapping(self.directory / "summary.json")
+
+    @property
     def core_seconds(self) -> float | None:
         """The seconds that all processors together have spent; None if it was not recorded."""
         own, parts = self.meta.get("core_seconds"), self.meta.get("core_seconds_of_parts")
@@ -180,6 +185,8 @@ def _command_for(config, script: str) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     known = config_names(words[1].removesuffix(".py"))
     for name in ("config_name", "dataset", "out_dir", "data_dir"):
+        if f"--{name}" in words:
+            continue
         value = getattr(config, name)
         if value != defaults[name] and (name != "config_name" or value in known):
             words += [f"--{name}", value]
