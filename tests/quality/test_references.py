@@ -79,6 +79,22 @@ def test_power_is_of_every_space_and_change(halves, reference):
         assert all(0 <= power <= 1 for power in powers.values())
 
 
+def test_power_of_fewer_modes(halves):
+    """Ten of them stand beside twenty as they are. Without a difference p < 0.05 is rare."""
+    half, second = halves.first, halves.second.weights()
+    made = fit_reference("networks", NETWORK, half, WEIGHTS[40], IMAGES, 10, 199, seed=0)
+    every, few = made.power(second), made.power(second, 10)
+    assert set(few) == set(every)
+    assert all(0 <= share <= 1 for found in few.values() for share in found.values())
+    assert all(found["means + 0.01 sd"] < 0.3 for found in few.values())  # hardly a change
+    kernel = torch.block_diag(*[torch.ones(40, 40, dtype=torch.float64)] * 2)  # all are far away
+    blocks, random = np.arange(40), np.random.default_rng(0)
+    assert made._power_of_modes(kernel, blocks, 10, random) == 1
+    assert np.isnan(made._power_of_modes(kernel, blocks, 4, random))  # too few for a null
+    same = torch.eye(80, dtype=torch.float64)  # no difference
+    assert made._power_of_modes(same, blocks, 10, random) < 0.3
+
+
 def test_what_weight_space_sees():
     squares = mean_squares(NETWORK, WEIGHTS)
     assert squares["squared norm of the mean"] == pytest.approx(
