@@ -91,6 +91,10 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     for figure in (each for each in PAPER.figures if each.kind == "symmetry_table"):
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
+    summary = json.loads((directory / "summary.json").read_text())
+    assert set(summary["power_of_modes"]) == set(summary["power"]) == {"networks", "hmc"}
+    related = json.loads((directory / "correlations.json").read_text())
+    assert set(related) == {"rows", "modes", "hmc", "orders"}
     for words in ("MMD² to hmc", "null, other half", "AUPR out", "50 %", "good stand-in"):
         assert words in done.stdout
     monkeypatch.setattr(RunFigure, "save", lambda figure, run: None)  # drawn above
