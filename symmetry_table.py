@@ -105,8 +105,7 @@ def main(config: TableConfig) -> None:
         standard = prepare(network, images.to(device), halves, published, config)
         rows = compare_all(trained, halves, standard, run)
         powers = powers_of(standard, halves, run)
-        few = powers_of(standard, halves, run, config.num_modes)
-    finish(rows, summary_of(standard, powers) | {"power_of_modes": few}, run)
+    finish(rows, summary_of(standard, powers), run)
 
 
 # ---- what is compared
@@ -201,15 +200,12 @@ def kept(run: Run, name: str, compute) -> dict:
     return read_mapping(path)
 
 
-def powers_of(
-    standard: Standard, halves: dict[str, Halves], run: Run, num_modes: int | None = None
-) -> dict:
-    """Return how often planted changes of each reference are found, by half of it or by modes."""
-    suffix = f"-{num_modes}" if num_modes else ""
+def powers_of(standard: Standard, halves: dict[str, Halves], run: Run) -> dict:
+    """Return how often planted changes of each reference are found."""
     return {
         reference.name: kept(
-            run, f"power-{reference.name}{suffix}",
-            lambda r=reference: r.power(halves[r.name].second.weights(), num_modes),
+            run, f"powers-{reference.name}",
+            lambda r=reference: r.power(halves[r.name].second.weights(), run.config.num_modes),
         )
         for reference in standard.references
     }  # fmt: skip
@@ -251,7 +247,8 @@ def summary_of(standard: Standard, powers: dict) -> dict:
         "base_rate_in": inside / (inside + outside),
         "base_rate_out": outside / (inside + outside),
         "symmetries_removed": symmetries._asdict(),  # by sorting; rebasin removes the same
-        "power": powers,
+        "power": {name: found["halves"] for name, found in powers.items()},
+        "power_of_modes": {name: found["modes"] for name, found in powers.items()},
     }
 
 

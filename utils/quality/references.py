@@ -146,34 +146,30 @@ class Reference:
             results["classifier"] = classified._asdict()
         return results
 
-    def power(
-        self, second: Tensor, num_modes: int | None = None
-    ) -> dict[str, dict[str, float]]:  # fmt: skip
+    def power(self, second: Tensor, num_modes: int) -> dict[str, dict]:
         """Return how often planted changes are found, by space; `second` is the other half.
 
-        Half of the reference is compared with the other half, changed, or with `num_modes` blocks
-        of that, as a row of so many modes is.
+        Of "halves": half of the reference is compared with the other half, changed. Of "modes":
+        with `num_modes` changed blocks of that, as a row of so many modes is.
         """
-        random, table = np.random.default_rng(self.seed), {}
+        random, of_modes = (np.random.default_rng(self.seed) for _ in range(2))
         blocks = np.arange(len(self.blocks) + len(second)) // max(
             1, len(self.blocks) // (self.blocks.max() + 1)
         )
+        tables = {"halves": {}, "modes": {}}
         for space in self.spaces:
             ours = self.features[space.name]
             others = space.features(second).to(ours)
             plain = torch.cat([ours, others])
-            if num_modes is None:
-                kernel = space.kernel(plain)
-                null = distance(kernel, len(ours), blocks, blocks, self.permutations, random)
-            table[space.name] = {}
+            kernel = space.kernel(plain)
+            null = distance(kernel, len(ours), blocks, blocks, self.permutations, random)
+            halves, modes = (tables[kind].setdefault(space.name, {}) for kind in tables)
             for change, (shift, factor) in CHANGES.items():
                 moved = self._moved(space, second, shift, factor).to(ours)
                 kernel = space.kernel(torch.cat([plain, moved]))
-                table[space.name][change] = (
-                    power(kernel, blocks, null.high, POWER_DRAWS, random) if num_modes is None
-                    else self._power_of_modes(kernel, blocks, num_modes, random)
-                )  # fmt: skip
-        return table
+                halves[change] = power(kernel, blocks, null.high, POWER_DRAWS, random)
+                modes[change] = self._power_of_modes(kernel, blocks, num_modes, of_modes)
+        return tables
 
     def _power_of_modes(
         self, kernel: Tensor, blocks: np.ndarray, num_modes: int, random: np.random.Generator
