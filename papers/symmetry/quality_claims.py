@@ -229,7 +229,7 @@ def _uncorrelated(results: Results, over: str, reference: str) -> Finding:
     }
     if not weights:
         raise Missing("Correlations need at least 5 posteriors besides the references, or 5 modes")
-    name, cell = min(weights.items(), key=lambda item: item[1]["p"])
+    name, cell = min(weights.items(), key=lambda item: (item[1]["p"], -abs(item[1]["rho"])))
     corrected = min(1, len(weights) * cell["p"])
     absent = all(-WEAK < each["low"] <= each["high"] < WEAK for each in weights.values())
     return Finding(

@@ -1,5 +1,6 @@
 """The table of posteriors: scores, distances to both references, power and time."""
 
+from papers.symmetry.claims import SIGNIFICANT
 from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
 from utils.report.tables import Table, number, with_known_error
@@ -171,15 +172,15 @@ def correlation_table(related: dict) -> Table:
         ["MMD² of", "score", *columns], lines,
         title="Distances and scores",
         note="Spearman's ρ with its 95 % interval: over rows, by ranks within those of one mode "
-        "and of several, and over single modes, by ranks within each method. * has p < 0.05 after "
-        f"correction for the {tests} tests of a column.",
+        "and of several, and over single modes, by ranks within each method. * has p < "
+        f"{SIGNIFICANT} after correction for the {tests} tests of a column.",
     )  # fmt: skip
 
 
 def correlation_cell(cell: dict | None, tests: int) -> str:
     if cell is None or cell["rho"] is None:
         return "–"
-    return with_interval(cell, "rho") + ("*" if tests * cell["p"] < 0.05 else "")
+    return with_interval(cell, "rho") + ("*" if tests * cell["p"] < SIGNIFICANT else "")
 
 
 def with_interval(cell: dict, name: str) -> str:

@@ -207,7 +207,7 @@ def test_tables_of_both_references_and_of_power_with_few_modes():
     few = {"networks": {"weights": {"weights × 1.1": 0.25}}}
     summary = {"power": powers, "power_of_modes": few, "ood": "far"}
     summary |= {"base_rate_in": 0.5, "base_rate_out": 0.5}
-    strong, weak = ({"weights/accuracy": CLEAR | {"p": p}} for p in (0.001, 0.004))
+    strong, weak = ({"weights/accuracy": CLEAR | {"p": p}} for p in (0.0006, 0.0007))
     related = {"rows": strong, "modes": weak, "hmc": {"rows": {}, "modes": strong}}
     several = {"tau": -0.2, "low": -0.6, "high": 0.3, "count": 6}
     related["orders"] = {"total_variation": ORDER | {"several": several}, "units": ORDER}
