@@ -31,7 +31,7 @@ from utils.evaluation.evaluate import (
 )
 from utils.networks.network import Network
 from utils.quality.comparison import LEAST_SAMPLES, Standard, compare_row, fit_references
-from utils.quality.correlation import distances_and_scores, order_by_reference
+from utils.quality.correlation import distances_and_scores, orders_by_reference
 from utils.quality.forecasts import ImageSets, load_test_images
 from utils.quality.gold import published_predictions
 from utils.quality.references import (
@@ -204,8 +204,8 @@ def powers_of(standard: Standard, halves: dict[str, Halves], run: Run) -> dict:
     """Return how often planted changes of each reference are found."""
     return {
         reference.name: kept(
-            run, f"power-{reference.name}",
-            lambda r=reference: r.power(halves[r.name].second.weights()),
+            run, f"powers-{reference.name}",
+            lambda r=reference: r.power(halves[r.name].second.weights(), run.config.num_modes),
         )
         for reference in standard.references
     }  # fmt: skip
@@ -219,13 +219,22 @@ def finish(rows: list[dict], summary: dict, run: Run) -> None:
     config = run.config
     run.save_json("table.json", rows)
     rows = json.loads(run.path("table.json").read_text())  # with None for what is not known
-    draws, seed = config.num_permutations, config.seed
-    related = distances_and_scores(
-        rows, quality_claims.DISTANCES, tuple(quality_claims.SCORES), draws, seed
-    )
-    order = order_by_reference(rows, draws, seed)
-    run.save_json("correlations.json", related | {"order": order and order._asdict()})
+    run.save_json("correlations.json", correlations(rows, config))
     conclude(run, PAPER, summary, records={"posteriors": rows})
+
+
+def correlations(rows: list[dict], config: TableConfig) -> dict:
+    """Relate distances to scores, beside the networks and under "hmc" beside HMC; orders of rows.
+
+    The orders of rows by distance to either reference are compared in every space.
+    """
+    draws, seed = config.num_permutations, config.seed
+    measures, scores = quality_claims.DISTANCES, tuple(quality_claims.SCORES)
+    related = distances_and_scores(rows, measures, scores, draws, seed)
+    if any(row["name"] == HMC_SAMPLES for row in rows):
+        beside = distances_and_scores(rows, measures, scores, draws, seed, HMC_SAMPLES)
+        related |= {HMC_SAMPLES: beside}
+    return related | {"orders": orders_by_reference(rows, measures, draws, seed)}
 
 
 def summary_of(standard: Standard, powers: dict) -> dict:
@@ -238,7 +247,8 @@ def summary_of(standard: Standard, powers: dict) -> dict:
         "base_rate_in": inside / (inside + outside),
         "base_rate_out": outside / (inside + outside),
         "symmetries_removed": symmetries._asdict(),  # by sorting; rebasin removes the same
-        "power": powers,
+        "power": {name: found["halves"] for name, found in powers.items()},
+        "power_of_modes": {name: found["modes"] for name, found in powers.items()},
     }
 
 

@@ -92,6 +92,10 @@ def test_rows_figures_and_resume(script, tmp_path, data_dir, posteriors, monkeyp
     for figure in (each for each in PAPER.figures if each.kind == "symmetry_table"):
         assert (directory / f"{figure.name}.png").exists()
         assert_readable(figure.draw(directory / figure.source))
+    summary = json.loads((directory / "summary.json").read_text())
+    assert set(summary["power_of_modes"]) == set(summary["power"]) == {"networks", "hmc"}
+    related = json.loads((directory / "correlations.json").read_text())
+    assert set(related) == {"rows", "modes", "hmc", "orders"}
     assert {row["name"] for row in rows if row["converged"] is False} == {"vi"}
     for words in (
         "vi †",

@@ -57,8 +57,8 @@ def other_networks(results: Results) -> str:
 
 
 def posterior_tables(results: Results) -> list[Table]:
-    summary = results.json("symmetry_table", "summary.json")
-    return quality_tables(results.json("symmetry_table", "table.json"), summary)
+    names = ("table.json", "summary.json", "correlations.json")
+    return quality_tables(*(results.json("symmetry_table", name) for name in names))
 
 
 CLAIMS = (  # in the order of the report
@@ -69,7 +69,9 @@ CLAIMS = (  # in the order of the report
     claims.order_settles,
     mass_claims.imbalance_decays_as_without_noise, mass_claims.projection_changes_little,
     claims.scales_matter,
-    quality_claims.several_modes_are_better, quality_claims.no_correlation,
+    quality_claims.several_modes_are_better,
+    quality_claims.no_correlation, quality_claims.no_correlation_beside_hmc,
+    quality_claims.no_correlation_of_modes, quality_claims.no_correlation_of_modes_beside_hmc,
     quality_claims.several_modes_are_more_diverse, quality_claims.networks_stand_in,
     quality_claims.plain_networks_suffice, quality_claims.collapse_is_absent,
 )  # fmt: skip

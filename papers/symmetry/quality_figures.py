@@ -1,8 +1,7 @@
 """The figures on the quality and diversity of posteriors, each drawn from a run's result file."""
 
 import json
-from collections.abc import Iterator
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
 from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
@@ -89,19 +88,12 @@ DOTS = {  # scores in the figure of the table: titles and factors
     "fpr95_in": ("FPR95 in [%]", 100), "mi_inside": ("MI in [nats]", 1),
     "mi_outside": ("MI out [nats]", 1),
 }  # fmt: skip
-MEASURED = {
-    "weights": "MMD² of weights",
-    "canonical": "MMD², sorted",
-    "rebased": "MMD², rebased",
-    "inside": "MMD² of predictions",
-}
-AGAINST = {
-    "accuracy": "accuracy",
-    "brier": "Brier",
-    "ece": "ECE",
-    "aupr_in": "AUPR in",
-    "fpr95_in": "FPR95 in",
-}
+BESIDE_SCORES = (  # distances, and the scores that they are drawn with
+    ("rebased", "accuracy"), ("rebased", "ece"), ("rebased", "aupr_in"), ("inside", "accuracy"),
+)  # fmt: skip
+MEASURED = {"rebased": "rebased", "inside": "predictions"}
+AGAINST = {"accuracy": "accuracy", "ece": "ECE", "aupr_in": "AUPR in"}
+MARKERS = "os^DvPX<>h*p"
 
 
 REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
@@ -112,7 +104,7 @@ def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
     """Return a marker and a color for each posterior; no two are alike."""
     others = [name for name in names if name not in REFERENCE_MARKERS]
     looks = {name: (marker, GREY) for name, marker in REFERENCE_MARKERS.items() if name in names}
-    return looks | dict(zip(others, product("os^Dv", COLORS), strict=False))
+    return looks | dict(zip(others, zip(cycle(MARKERS), cycle(COLORS)), strict=False))
 
 
 def _rows(source: Path, chosen=lambda row: True) -> tuple[list[dict], list[str]]:
@@ -169,58 +161,70 @@ def _small_panels(count: int) -> tuple[Figure, list]:
 
 
 @figure(
-    "symmetry_table", "table.json", "Distances to independent networks against scores",
-    caption="Each point is a posterior with one mode (hollow) or several (filled), which do not "
-    "compare with each other; the networks themselves, whose distance is 0 but for noise, and HMC "
-    "are crosses and do not count. ρ is the rank correlation of these points within both kinds, "
-    "with its 95 % interval over methods. Below is that of single modes (dots) within methods.",
+    "symmetry_table", "table.json", "Distances to the references against scores",
+    caption="Distances to independent networks and, if known, to HMC: by weights without "
+    "symmetries (NS) and by predictions. One mode and several do not compare, so they have panels "
+    "of their own. With one mode, dots are single modes and large markers their means; ρ is the "
+    "rank correlation of the dots within methods. With several, hollow markers have as many modes "
+    "as samples; ρ is that of all rows, within those of one mode and of several. Brackets have 95 "
+    "% intervals. The references are crosses and do not count.",
 )  # fmt: skip
 def quality_and_scores(source: Path) -> Figure:
-    """Draw scores against distances."""
-    found = json.loads(Path(source).with_name("correlations.json").read_text())
-    rows, names = _rows(source, lambda row: row["distances"].get("networks"))
+    """Draw scores against distances, with a row for one mode and for several of each reference."""
+    related = json.loads(Path(source).with_name("correlations.json").read_text())
+    rows, names = _rows(source, lambda row: row["distances"])
     looks = _looks(names)
-    known = rows[0]["distances"]["networks"]
-    measures = {key: each for key, each in MEASURED.items() if key in known}
-    drawn, axes = panels(len(measures), len(AGAINST), width=2.4, height=2.3)
-    for line, (measure, distance) in zip(axes, measures.items(), strict=True):
-        for axis, (score, label) in zip(line, AGAINST.items(), strict=True):
-            for row in rows:
-                marker, color = looks[row["name"]]
-                hollow = row["modes"] == "one" and marker not in REFERENCE_MARKERS.values()
-                single = row.get("points", ()) if hollow else ()
-                axis.plot(
-                    [each["distances"]["networks"][measure]["value"] for each in single],
-                    [each["scores"][score] for each in single],
-                    linestyle="", marker=".", markersize=2, color=color, alpha=0.4,
-                )  # fmt: skip
-                axis.plot(
-                    row["distances"]["networks"][measure]["value"], row["scores"][score],
-                    linestyle="", marker=marker, markersize=4.5, color=color,
-                    mfc="none" if hollow else color,
-                )  # fmt: skip
-            axis.set(xlabel=distance, ylabel=label)
+    references = list(rows[0]["distances"])
+    known = rows[0]["distances"][references[0]]
+    shown = [pair for pair in BESIDE_SCORES if pair[0] in known]
+    drawn, axes = panels(2 * len(references), len(shown), width=2.9, height=2.5)
+    for number, line in enumerate(axes):
+        reference, one = references[number // 2], number % 2 == 0
+        some = [row for row in rows if (row["modes"] == "one") == one]
+        found = related if reference == "networks" else related.get(reference, {})
+        for axis, (measure, score) in zip(line, shown, strict=True):
+            for row in some:
+                _draw_row(axis, row, reference, measure, score, *looks[row["name"]])
+            whom = {"hmc": "HMC"}.get(reference, reference)
+            axis.set_xlabel(f"MMD² to {whom}, {MEASURED[measure]}", fontsize=10)
+            axis.set_ylabel(AGAINST[score], fontsize=10)
+            axis.tick_params(labelsize=10)
             axis.xaxis.set_major_locator(MaxNLocator(4))
-            axis.set_title("\n".join(_correlations(found, f"{measure}/{score}")), fontsize=7)
+            axis.yaxis.set_major_locator(MaxNLocator(4))
+            over = "modes" if one else "rows"
+            title = "one mode; ρ of modes" if one else "several; ρ of all rows"
+            cell = found.get(over, {}).get(f"{measure}/{score}")
+            axis.set_title(f"{title}\n{_correlation(cell)}", fontsize=10)
     handles = [
         Line2D([], [], linestyle="", marker=marker, color=color, label=name)
         for name, (marker, color) in looks.items()
     ]
-    kinds = {"one mode": ("o", "none"), "several modes": ("o", GREY), "single modes": (".", GREY)}
-    handles += [
-        Line2D([], [], linestyle="", marker=marker, color=GREY, mfc=face, label=label)
-        for label, (marker, face) in kinds.items()
-    ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
+    drawn.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), fontsize=10
+    )
     return drawn
 
 
-def _correlations(found: dict, name: str) -> Iterator[str]:
-    """Say what is known of a correlation over rows and over single modes."""
-    for over, label in (("rows", "ρ"), ("modes", "modes")):
-        cell = found[over].get(name)
-        if cell and cell["low"] is not None:
-            yield f"{label}: {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
+def _draw_row(axis, row: dict, reference: str, measure: str, score: str, marker, color) -> None:
+    """Draw a row, and single modes behind it; those without a distance are left out."""
+    for point in row.get("points", ()):
+        _draw_point(axis, point, reference, measure, score, "o", markersize=3, color=color,
+                    alpha=0.6, markeredgewidth=0)  # fmt: skip
+    hollow = row["modes"] == "each" and marker not in REFERENCE_MARKERS.values()
+    _draw_point(axis, row, reference, measure, score, marker, markersize=7, color=color,
+                mfc="none" if hollow else color)  # fmt: skip
+
+
+def _draw_point(axis, item: dict, reference: str, measure: str, score: str, marker, **look) -> None:
+    if cell := item["distances"].get(reference, {}).get(measure):
+        axis.plot(cell["value"], item["scores"][score], linestyle="", marker=marker, **look)
+
+
+def _correlation(cell: dict | None) -> str:
+    """Write a correlation with its interval; those of too few items are not known."""
+    if not cell or cell["low"] is None:
+        return "not measured"
+    return f"{cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})".replace("-", "−")
 
 
 @figure(

@@ -2,25 +2,40 @@
 
 from dataclasses import replace
 
+from papers.symmetry.claims import SIGNIFICANT
 from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
 from utils.report.tables import Table, number, with_known_error
 
 REFERENCES = ("networks", "hmc")
 UNCONVERGED = "†"
+WEIGHTS = {"weights": "weights", "canonical": "weights, sorted", "rebased": "weights, rebased"}
+ORDERED = {"total_variation": "TV of averages", **TITLES}  # what orders of rows are of
+SCORES = {  # that distances are related to
+    "accuracy": "accuracy", "brier": "Brier score", "ece": "ECE", "aupr_in": "AUPR in",
+    "fpr95_in": "FPR95 in",
+}  # fmt: skip
 IN_TABLE = (
     "accuracy", "nll", "brier", "ece", "adaptive_ece", "scaled_ece", "auroc", "aupr_in",
     "aupr_out", "fpr95_in", "mi_inside", "mi_outside",
 )  # fmt: skip
 
 
-def quality_tables(rows: list[dict], summary: dict) -> list[Table]:
-    """Return the tables of scores, of distances to each reference, and of power."""
-    powers = summary["power"]
+def quality_tables(rows: list[dict], summary: dict, related: dict) -> list[Table]:
+    """Return the tables of scores, distances to each reference, orders, correlations and power.
+
+    Runs of earlier versions have neither orders, nor correlations beside HMC, nor power of modes.
+    """
+    powers, few = summary["power"], summary.get("power_of_modes", {})
     tables = [quality_table(rows, summary), closeness_table(rows)]
     tables += [distance_table(rows, name) for name in powers]
     tables = [explained(table) for table in tables]
-    return [*tables, *(power_table(power, name) for name, power in powers.items())]
+    if related.get("orders"):
+        tables.append(order_table(related["orders"]))
+    if related["rows"] or related["modes"]:
+        tables.append(correlation_table(related))
+    return [*tables, *(power_table(power, few.get(name, {}), name)
+                       for name, power in powers.items())]  # fmt: skip
 
 
 def explained(table: Table) -> Table:
@@ -113,7 +128,8 @@ def distance_table(rows: list[dict], reference: str) -> Table:
         title=f"MMD² to {reference}",
         note="Unbiased, so 0 on average for equal distributions; pairs of samples of one mode do "
         "not count, unless there is no other one. * has p < 0.05 by permuting modes: it is beyond "
-        "the 95 % quantile (≤) of the row's own null. The first line has the null's 5 % and 95 % "
+        "the 95 % quantile (≤) of the row's own null, the smallest MMD² that it could have shown. "
+        "A smaller difference is possible without *. The first line has the null's 5 % and 95 % "
         "quantiles. A row of one mode has no null. Sorted and rebased weights are without "
         "symmetries (NS). The last column is the accuracy of a classifier between both sets: 0.5 "
         "is chance.",
@@ -131,15 +147,79 @@ def distance_cell(row: dict, reference: str, space: str) -> str:
     return f"{number(value, 4)}{star}{spread}{limit}"
 
 
-def power_table(power: dict, reference: str) -> Table:
+def order_table(orders: dict) -> Table:
+    """Return how alike the orders of rows by distance to the networks and to HMC are."""
+    lines = []
+    for measure, order in orders.items():
+        several = order["several"]
+        cells = [with_interval(each, "tau") if each else "–" for each in (order, several)]
+        counts = [str(each["count"]) if each else "–" for each in (order, several)]
+        lines.append([ORDERED[measure], counts[0], cells[0], counts[1], cells[1]])
+    return Table(
+        ["distance", "rows", "τ", "rows of several modes", "their τ"], lines,
+        title="Orders by distance to the networks and to HMC",
+        note="Kendall's τ of pairs of rows with equally many modes, with its 95 % interval by "
+        "resampling methods, each with all its rows. Rows that no reference can tell apart are in "
+        "an order by chance, which brings τ nearer to 0.",
+    )  # fmt: skip
+
+
+def correlation_table(related: dict) -> Table:
+    """Return correlations of distances of weights with scores, beside both references."""
+    columns = {
+        f"{over} beside {reference}": found[over]
+        for reference, found in zip(REFERENCES, (related, related.get("hmc", {})), strict=True)
+        for over in ("rows", "modes")
+        if found.get(over)
+    }
+    names = [f"{space}/{score}" for space in WEIGHTS for score in SCORES]
+    tests = len(names)
+    lines = [
+        [
+            WEIGHTS[name.split("/")[0]], SCORES[name.split("/")[1]],
+            *(correlation_cell(cells.get(name), tests) for cells in columns.values()),
+        ]
+        for name in names
+    ]  # fmt: skip
+    return Table(
+        ["MMD² of", "score", *columns], lines,
+        title="Distances and scores",
+        note="Spearman's ρ with its 95 % interval: over rows, by ranks within those of one mode "
+        "and of several, and over single modes, by ranks within each method. * has p < "
+        f"{SIGNIFICANT} after correction for the {tests} tests of a column.",
+    )  # fmt: skip
+
+
+def correlation_cell(cell: dict | None, tests: int) -> str:
+    if cell is None or cell["rho"] is None:
+        return "–"
+    return with_interval(cell, "rho") + ("*" if tests * cell["p"] < SIGNIFICANT else "")
+
+
+def with_interval(cell: dict, name: str) -> str:
+    value, low, high = (number(cell[each], 2) for each in (name, "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def power_table(power: dict, few: dict, reference: str) -> Table:
+    """Return the shares of planted changes found by half of a reference, and by a row's modes."""
     changes = list(next(iter(power.values())))
     lines = [
-        [TITLES[space], *(number(found[change], 2) for change in changes)]
+        [TITLES[space], *(power_cell(found[change], few.get(space, {}).get(change))
+                          for change in changes)]
         for space, found in power.items()
-    ]
+    ]  # fmt: skip
+    by_modes = (
+        " In brackets: a half beside as many changed networks, or pieces of chains, as rows of "
+        "several modes have modes. Tests of these rows have this power."
+    )
     return Table(
         ["compared by", *changes], lines,
         title=f"How often changes planted in {reference} are found",
         note="Half of the reference beside the other half with the change: the share of splits "
-        "above the null's band.",
+        f"above the null's band.{by_modes if few else ' Rows of fewer modes find less.'}",
     )  # fmt: skip
+
+
+def power_cell(share: float | None, by_modes: float | None) -> str:
+    return number(share, 2) + (f" ({number(by_modes, 2)})" if by_modes is not None else "")

@@ -8,7 +8,7 @@ from utils.quality.correlation import (
     grouped_correlation,
     grouped_kendall,
     kendall_within,
-    order_by_reference,
+    orders_by_reference,
     pair_correlation,
     partial_spearman,
 )
@@ -202,7 +202,8 @@ def check_cell(cells: dict, groups: list, clusters: list) -> None:
     random = np.random.default_rng(0)
     inside, ece = [*SWAPPED, *MIXED], [*MIXED, *DOWN]
     expected = grouped_correlation(inside, ece, groups, clusters, random, draws=20)
-    assert cells["inside/ece"] == pytest.approx(expected._asdict() | {"count": 10})
+    about = {"count": 10, "least_p": 1 / 201}
+    assert cells["inside/ece"] == pytest.approx(expected._asdict() | about)
 
 
 def test_rows_correlate_within_those_of_equally_many_modes():
@@ -226,6 +227,23 @@ def test_rows_correlate_within_those_of_equally_many_modes():
     assert few == {"rows": {}, "modes": {}}
 
 
+def test_distances_to_hmc_correlate_by_themselves():
+    """To HMC "weights" are the ECE and "inside" is minus the Brier score, so ρ is 1 and −1."""
+    names = [f"method {number}" for number in range(5)]
+    rows = [row(name, "one", own, points=LOW) for name, own in zip(names, LOW, strict=True)]
+    cells = distances_and_scores(references() + rows, MEASURES, SCORES, 20, 0, "hmc")
+    for over in ("rows", "modes"):
+        assert cells[over]["weights/ece"]["rho"] == pytest.approx(1)
+        assert cells[over]["inside/brier"]["rho"] == pytest.approx(-1)
+        assert abs(cells[over]["weights/brier"]["rho"]) < 0.9
+    assert cells["modes"]["weights/ece"]["p"] == pytest.approx(1 / 201)
+    assert cells["modes"]["weights/ece"]["least_p"] == pytest.approx(1 / 201)
+    for each in rows:
+        del each["distances"]["hmc"]
+    without = distances_and_scores(rows, MEASURES, SCORES, 20, 0, "hmc")
+    assert without["rows"] == {}
+
+
 def test_modes_correlate_within_their_method():
     """Modes of one method are far from those of the other, whose distances and scores differ."""
     rows = [row("near", "one", LOW[0], points=LOW), row("far", "one", HIGH[0], points=HIGH)]
@@ -238,8 +256,13 @@ def test_modes_correlate_within_their_method():
     check_cell(cells["modes"], ["near"] * 5 + ["far"] * 5, list(range(10)))
 
 
-def ordered(name: str, networks: float, hmc: float, agreements: tuple = (0.5, 0.5)) -> dict:
-    """Return a row with total variations to both references, and to published predictions."""
+def ordered(
+    name: str, networks: float, hmc: float, agreements: tuple = (0.5, 0.5), modes: str = "multi"
+) -> dict:
+    """Return a row with total variations to both references, and to published predictions.
+
+    Distances of predictions are in the opposite order to HMC, those of units are not known.
+    """
     beside = {
         reference: {"agreement": agreement, "total_variation": value}
         for reference, value, agreement in zip(
@@ -247,7 +270,12 @@ def ordered(name: str, networks: float, hmc: float, agreements: tuple = (0.5, 0.
         )
     }
     beside["published"] = {"agreement": 0.5, "total_variation": -networks}
-    return {"name": name, "source": name, "modes": "multi", "num_modes": 10, "beside": beside}
+    distances = {"networks": {"inside": {"value": networks}}, "hmc": {"inside": {"value": -hmc}}}
+    return {"name": name, "source": name, "modes": modes, "beside": beside, "distances": distances}
+
+
+def averages(rows: list[dict]) -> dict | None:
+    return orders_by_reference(rows, MEASURES, draws=50, seed=0).get("total_variation")
 
 
 @pytest.mark.parametrize(
@@ -264,26 +292,49 @@ def test_orders_by_both_references(hmc, discordant):
         ordered(f"method {k}", 0.1 * UP[k], 0.01 * hmc[k], agreements[k]) for k in (3, 0, 4, 1, 2)
     ]
     own = [ordered("networks", 0.0, 0.9), ordered("hmc", 0.9, 0.0)]
-    found = order_by_reference([own[0], *rows, own[1]], draws=50, seed=0)
-    assert found.tau == pytest.approx(1 - 2 * discordant / 10)
-    assert found.low - 1e-12 <= found.tau <= found.high + 1e-12
+    orders = orders_by_reference([own[0], *rows, own[1]], MEASURES, draws=50, seed=0)
+    assert set(orders) == {"total_variation", "inside"}
+    found = orders["total_variation"]
+    assert found["tau"] == pytest.approx(1 - 2 * discordant / 10)
+    assert found["low"] - 1e-12 <= found["tau"] <= found["high"] + 1e-12
+    assert found["count"] == 5
+    assert orders["inside"]["tau"] == pytest.approx(-found["tau"])
     if discordant in (0, 10):
-        assert found.low == pytest.approx(found.high)
+        assert found["low"] == pytest.approx(found["high"])
     turned = [ordered(f"method {k}", 0.01 * hmc[k], 0.1 * UP[k]) for k in (3, 0, 4, 1, 2)]
-    assert order_by_reference(turned, draws=50, seed=0).tau == pytest.approx(found.tau)
+    assert averages(turned)["tau"] == pytest.approx(found["tau"])
+
+
+def test_rows_of_several_modes_have_an_order_of_their_own():
+    """With one mode no pair is discordant, with several 3 of 10 are: together 3 of 20."""
+    rows = [ordered(f"method {k}", UP[k], UP[k], modes="one") for k in range(5)]
+    rows += [ordered(f"method {k}", UP[k], MIXED[k]) for k in range(5)]
+    found = averages(rows)
+    assert found["tau"] == pytest.approx(1 - 2 * 3 / 20)
+    assert found["several"]["tau"] == pytest.approx(1 - 2 * 3 / 10)
+    assert (found["count"], found["several"]["count"]) == (10, 5)
+    assert averages(rows[:9])["several"] is None
+
+
+def test_rows_without_distances_still_have_averages():
+    rows = [ordered(f"method {k}", 0.1 * k, 0.2 * k) for k in range(6)]
+    rows[0]["distances"] = {}
+    found = orders_by_reference(rows, MEASURES, draws=20, seed=0)
+    assert found["total_variation"]["count"] == 6
+    assert found["inside"]["count"] == 5
 
 
 def test_rows_of_the_same_modes_are_one_method():
     rows = [ordered(f"method {k}", 0.1 * k, 0.2 * k) for k in range(5)]
     rows[1]["source"] = "method 0"
-    assert order_by_reference(rows, draws=20, seed=0) is None
+    assert averages(rows) is None
 
 
 def test_orders_need_hmc_and_five_methods():
     rows = [ordered(f"method {k}", 0.1 * k, 0.2 * k) for k in range(5)]
     own = [ordered("networks", 0.0, 0.9), ordered("hmc", 0.9, 0.0)]
-    assert order_by_reference(rows + own, draws=20, seed=0).tau == 1
-    assert order_by_reference(rows[:4] + own, draws=20, seed=0) is None
+    assert averages(rows + own)["tau"] == 1
+    assert averages(rows[:4] + own) is None
     for each in rows:
-        del each["beside"]["hmc"]
-    assert order_by_reference(rows, draws=20, seed=0) is None
+        del each["beside"]["hmc"], each["distances"]["hmc"]
+    assert orders_by_reference(rows, MEASURES, draws=20, seed=0) == {}

@@ -1,7 +1,9 @@
 """References in halves: what distances say of the other half, of others, and of planted changes."""
 
 import json
+from dataclasses import replace
 
+from utils.distances.mmd import linear_kernel
 from utils.networks.mlp import MLP
 from utils.posteriors.files import open_posterior
 from utils.posteriors.samples import Points
@@ -73,10 +75,25 @@ def test_others_are_found_whatever_is_compared(reference):
 
 
 def test_power_is_of_every_space_and_change(halves, reference):
-    table = reference.power(halves.second.weights())
-    assert set(table) == {space.name for space in reference.spaces}
-    for powers in table.values():
-        assert all(0 <= power <= 1 for power in powers.values())
+    tables = reference.power(halves.second.weights(), 10)
+    for table in tables["halves"], tables["modes"]:
+        assert set(table) == {space.name for space in reference.spaces}
+        for powers in table.values():
+            assert all(0 <= power <= 1 for power in powers.values())
+            assert powers["means + 0.01 sd"] < 0.3  # hardly a change
+
+
+def test_power_of_ten_modes_beside_twenty(reference):
+    """It is 1 if changed ones are far away, and 0.05 on average without a change."""
+    made = replace(reference, permutations=199)
+    kernel = torch.block_diag(*[torch.ones(40, 40, dtype=torch.float64)] * 2)
+    blocks, random = np.arange(40), np.random.default_rng(0)
+    assert made._power_of_modes(kernel, blocks, 10, random) == 1
+    assert np.isnan(made._power_of_modes(kernel, blocks, 4, random))  # too few for a null
+    points = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    kernel = linear_kernel(torch.cat([points, points]))
+    found = [made._power_of_modes(kernel, blocks, 10, random) for _ in range(6)]
+    assert 0 < np.mean(found) < 0.12
 
 
 def test_what_weight_space_sees():

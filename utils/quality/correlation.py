@@ -194,65 +194,100 @@ def _jackknife_error(first: np.ndarray, second: np.ndarray) -> float:
 # ---- rows of the table: distances with scores, the orders by two references
 
 LEAST_CLUSTERS = 5  # intervals come from resampling them, and of fewer they are too short
+AVERAGES = "total_variation"  # of averaged predictions; all other measures are distances
 
 
 def distances_and_scores(
-    rows: Sequence[dict], measures: Sequence[str], scores: Sequence[str], draws: int, seed: int
-) -> dict[str, dict[str, dict]]:
-    """Correlate distances to the networks with scores: over rows, and over modes of each method.
+    rows: Sequence[dict], measures: Sequence[str], scores: Sequence[str], draws: int, seed: int,
+    reference: str = INDEPENDENT,
+) -> dict[str, dict[str, dict]]:  # fmt: skip
+    """Correlate distances to a reference with scores: over rows, and over modes of each method.
 
     Ranks are within rows of one mode, of several and so on, or within the modes of a method. Rows
-    of the same modes are one cluster. The networks themselves are left out, since they are their
-    own reference, and HMC with them.
+    of the same modes are one cluster. The references are left out, since one of them is its own
+    reference, and so that both references are compared by the same rows.
     """
-    rows = [row for row in rows if row["name"] not in (INDEPENDENT, HMC_SAMPLES)]
+    rows = methods_of(rows)
     points = [{"name": row["name"]} | point for row in rows for point in row.get("points", [])]
-    sources, numbers = [row["source"] for row in rows], range(len(points))
+    sources, numbers = [row["source"] for row in rows], list(range(len(points)))
     return {
-        over: dict(correlate(items, group, list(clusters), measures, scores, draws, seed))
+        over: dict(correlate(items, group, clusters, measures, scores, draws, seed, reference))
         for over, items, group, clusters in (
             ("rows", rows, "modes", sources), ("modes", points, "name", numbers)
         )
     }  # fmt: skip
 
 
+def methods_of(rows: Sequence[dict]) -> list[dict]:
+    """Return the rows that are not of a reference."""
+    return [row for row in rows if row["name"] not in (INDEPENDENT, HMC_SAMPLES)]
+
+
 def correlate(
     items: Sequence[dict], group: str, clusters: Sequence, measures: Sequence[str],
-    scores: Sequence[str], draws: int, seed: int,
+    scores: Sequence[str], draws: int, seed: int, reference: str = INDEPENDENT,
 ) -> Iterator[tuple[str, dict]]:  # fmt: skip
-    """Yield the correlation of each distance with each score, of items that have distances."""
-    kept = [k for k, item in enumerate(items) if item["distances"].get(INDEPENDENT)]
+    """Yield the correlation of each distance with each score, of items that have distances.
+
+    `least_p` is the smallest p value that so many permutations can give.
+    """
+    kept = [k for k, item in enumerate(items) if item["distances"].get(reference)]
     items, clusters = [items[k] for k in kept], [clusters[k] for k in kept]
     if len(set(clusters)) < LEAST_CLUSTERS:
         return
     groups = [item[group] for item in items]
+    about = {"count": len(items), "least_p": 1 / (1 + PERMUTATIONS * draws)}
     for measure in measures:
-        if measure not in items[0]["distances"][INDEPENDENT]:
+        if measure not in items[0]["distances"][reference]:
             continue
-        distances = [item["distances"][INDEPENDENT][measure]["value"] for item in items]
+        distances = [item["distances"][reference][measure]["value"] for item in items]
         for score in scores:
             values = [item["scores"][score] for item in items]
             correlation = grouped_correlation(
                 distances, values, groups, clusters, np.random.default_rng(seed), draws
             )
-            yield f"{measure}/{score}", correlation._asdict() | {"count": len(items)}
+            yield f"{measure}/{score}", correlation._asdict() | about
 
 
-def order_by_reference(rows: Sequence[dict], draws: int, seed: int) -> Tau | None:
-    """Compare the orders of rows by total variation to the networks and to HMC.
+def orders_by_reference(
+    rows: Sequence[dict], measures: Sequence[str], draws: int, seed: int
+) -> dict[str, dict]:
+    """Compare the orders of rows by their distance to the networks and to HMC, by each measure.
+
+    The first measure is the total variation of averaged predictions. Each result is of all rows,
+    and under "several" of those with several modes; None: of too few methods.
+    """
+    rows, orders = methods_of(rows), {}
+    for measure in (AVERAGES, *measures):
+        pairs = [(row, values) for row in rows if (values := _to_both(row, measure))]
+        several = [(row, values) for row, values in pairs if row["modes"] != "one"]
+        order = _order(pairs, draws, seed)
+        if order:
+            orders[measure] = order | {"several": _order(several, draws, seed)}
+    return orders
+
+
+def _to_both(row: dict, measure: str) -> tuple[float, float] | None:
+    """Return a row's distances to the networks and to HMC, if both are known."""
+    if measure == AVERAGES:
+        found = [row["beside"].get(each, {}).get(measure) for each in (INDEPENDENT, HMC_SAMPLES)]
+    else:
+        cells = (row["distances"].get(each, {}) for each in (INDEPENDENT, HMC_SAMPLES))
+        found = [cell.get(measure, {}).get("value") for cell in cells]
+    return None if None in found else tuple(found)
+
+
+def _order(pairs: Sequence[tuple[dict, tuple]], draws: int, seed: int) -> dict | None:
+    """Compare the orders of rows by two distances.
 
     Pairs of rows count that both have one mode, or several, or as many as samples: that more modes
-    are nearer to both references says nothing about these. The references are left out. Methods are
-    resampled for the interval, each with all rows of its modes. None: there is no HMC, or there are
-    too few methods.
+    are nearer to both references says nothing about these. Methods are resampled for the interval,
+    each with all rows of its modes.
     """
-    rows = [row for row in rows if row["name"] not in (INDEPENDENT, HMC_SAMPLES)]
-    sources = [row["source"] for row in rows]
-    if len(set(sources)) < LEAST_CLUSTERS or HMC_SAMPLES not in rows[0]["beside"]:
+    rows, sources = [row for row, _ in pairs], [row["source"] for row, _ in pairs]
+    if len(set(sources)) < LEAST_CLUSTERS:
         return None
-    orders = [
-        [row["beside"][each]["total_variation"] for row in rows]
-        for each in (INDEPENDENT, HMC_SAMPLES)
-    ]
-    groups = [row["modes"] for row in rows]
-    return grouped_kendall(*orders, groups, sources, np.random.default_rng(seed), draws)
+    first, second = zip(*(values for _, values in pairs), strict=True)
+    groups, random = [row["modes"] for row in rows], np.random.default_rng(seed)
+    order = grouped_kendall(first, second, groups, sources, random, draws)
+    return order._asdict() | {"count": len(rows)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.distances.classifier import classify, invariants
-from utils.distances.mmd import distance, jackknife_error, number_modes, power
+from utils.distances.mmd import MIN_BLOCKS, distance, jackknife_error, number_modes, power
 from utils.distances.spaces import Space, fit_spaces
 from utils.networks.network import Network
 from utils.posteriors.posterior import Posterior
@@ -146,24 +146,55 @@ class Reference:
             results["classifier"] = classified._asdict()
         return results
 
-    def power(self, second: Tensor) -> dict[str, dict[str, float]]:
-        """Return how often planted changes are found, by space; `second` is the other half."""
-        random, table = np.random.default_rng(self.seed), {}
+    def power(self, second: Tensor, num_modes: int) -> dict[str, dict]:
+        """Return how often planted changes are found, by space; `second` is the other half.
+
+        Of "halves": half of the reference is compared with the other half, changed. Of "modes":
+        with `num_modes` changed blocks of that, as a row of so many modes is.
+        """
+        random, of_modes = (np.random.default_rng(self.seed) for _ in range(2))
         blocks = np.arange(len(self.blocks) + len(second)) // max(
             1, len(self.blocks) // (self.blocks.max() + 1)
         )
+        tables = {"halves": {}, "modes": {}}
         for space in self.spaces:
             ours = self.features[space.name]
             others = space.features(second).to(ours)
             plain = torch.cat([ours, others])
             kernel = space.kernel(plain)
             null = distance(kernel, len(ours), blocks, blocks, self.permutations, random)
-            table[space.name] = {}
+            halves, modes = (tables[kind].setdefault(space.name, {}) for kind in tables)
             for change, (shift, factor) in CHANGES.items():
                 moved = self._moved(space, second, shift, factor).to(ours)
                 kernel = space.kernel(torch.cat([plain, moved]))
-                table[space.name][change] = power(kernel, blocks, null.high, POWER_DRAWS, random)
-        return table
+                halves[change] = power(kernel, blocks, null.high, POWER_DRAWS, random)
+                modes[change] = self._power_of_modes(kernel, blocks, num_modes, of_modes)
+        return tables
+
+    def _power_of_modes(
+        self, kernel: Tensor, blocks: np.ndarray, num_modes: int, random: np.random.Generator
+    ) -> float:
+        """Return how often p < 0.05 if half of the blocks are compared with some, changed.
+
+        Neighbours in the half are put together, so that there are as many blocks on both sides.
+        Every draw has a null of its own.
+        """
+        size, half = len(blocks), (blocks.max() + 1) // 2
+        num_modes = min(num_modes, half)
+        if num_modes < MIN_BLOCKS:
+            return float("nan")
+        draws, found = (self.permutations + 1) // 5, 0  # of 99 they are 20, as for the classifier
+        for _ in range(POWER_DRAWS):
+            order = random.permutation(blocks.max() + 1)
+            plain = np.flatnonzero(np.isin(blocks, order[:half]))
+            changed = np.flatnonzero(np.isin(blocks, order[half:][:num_modes]))
+            rows = np.concatenate([plain, size + changed])
+            modes = number_modes(*(np.unique(blocks[side], return_inverse=True)[1]
+                                   for side in (plain, changed)))  # fmt: skip
+            both = np.where(modes < half, modes * num_modes // half, modes)
+            result = distance(kernel[rows][:, rows], len(plain), modes, both, draws, random)
+            found += result.p < 0.05
+        return found / POWER_DRAWS
 
     def _moved(self, space: Space, second: Tensor, shift: float, factor: float) -> Tensor:
         pool = torch.cat([self.features["weights"], second.to(self.features["weights"])])

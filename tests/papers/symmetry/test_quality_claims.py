@@ -7,6 +7,9 @@ from papers.symmetry.quality_claims import (
     SCORES,
     networks_stand_in,
     no_correlation,
+    no_correlation_beside_hmc,
+    no_correlation_of_modes,
+    no_correlation_of_modes_beside_hmc,
     plain_networks_suffice,
     several_modes_are_better,
     several_modes_are_more_diverse,
@@ -39,8 +42,8 @@ def row(name: str, modes: str, level: float) -> dict:
             "hmc": {"agreement": 0.02, "total_variation": None},
         },
         "distances": {
-            "networks": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
-            "hmc": {"weights": DISTANCE, "inside": DISTANCE, "outside": DISTANCE},
+            reference: dict.fromkeys(("weights", "inside", "outside", "units"), DISTANCE)
+            for reference in ("networks", "hmc")
         },
         "training_seconds": None, "sampling_seconds": 1.0, "prediction_seconds": 2.0,
     }  # fmt: skip
@@ -99,21 +102,65 @@ def test_several_modes_are_more_diverse(tmp_path):
 def test_correlations(tmp_path, low, high, p, expected):
     cell = {"rho": 0.0, "low": low, "high": high, "p": p, "count": 12}
     other = cell | {"p": 0.0001, "low": 0.8, "high": 0.9}  # not of weights: does not count
-    cells = {"rows": {"weights/ece": cell, "inside/ece": other}, "modes": {}, "order": None}
+    cells = {"rows": {"weights/ece": cell, "inside/ece": other}, "modes": {}}
     assert mark(no_correlation, tmp_path, cells=cells) == expected
 
 
+UNCLEAR = {"rho": 0.1, "low": -0.5, "high": 0.6, "p": 0.5, "count": 12}
+CLEAR = {"rho": 0.8, "low": 0.6, "high": 0.9, "p": 0.004, "least_p": 0.004, "count": 70}
+
+
+def test_each_question_has_its_own_verdict_and_correction(tmp_path):
+    """p = 0.004 is significant by itself, and not among three correlations."""
+    alone, unclear = {"weights/ece": CLEAR}, {"weights/ece": UNCLEAR}
+    among = alone | {f"{space}/ece": UNCLEAR for space in ("canonical", "rebased")}
+    cells = {"rows": unclear, "modes": alone, "hmc": {"rows": among, "modes": alone}}
+    for claim in (no_correlation, no_correlation_beside_hmc):
+        assert mark(claim, tmp_path, table(), cells) == PARTLY
+    for claim in (no_correlation_of_modes, no_correlation_of_modes_beside_hmc):
+        assert mark(claim, tmp_path, table(), cells) == FAILS
+    results = Results("", "MNIST", {"symmetry_table": RunResult("", tmp_path)})
+    evidence = judge(no_correlation_beside_hmc, results).evidence
+    assert "p ≤ 0.0040" in evidence  # as small as permutations can show
+    assert "all 3, p ≤ 0.0120" in evidence
+    assert "p = 0.5000" in judge(no_correlation, results).evidence
+    del cells["hmc"]
+    for claim in (no_correlation_beside_hmc, no_correlation_of_modes_beside_hmc):
+        assert mark(claim, tmp_path, table(), cells) == UNKNOWN  # a run of an earlier version
+    assert mark(no_correlation, tmp_path, table(), cells) == PARTLY
+
+
+ORDER = {"tau": 0.8, "low": 0.6, "high": 1.0, "count": 10, "several": None}
+SPACES = ("inside", "outside", "units")
+
+
+def orders(*alike: str) -> dict:
+    """Return correlations.json with orders that are alike by some measures only."""
+    names = ("total_variation", *SPACES, "weights")
+    return {"orders": {name: ORDER | {"low": 0.6 if name in alike else 0.4} for name in names}}
+
+
 def test_networks_as_a_stand_in(tmp_path):
-    rows, order = table(), {"order": {"tau": 0.8, "low": 0.1, "high": 1.0}}
-    assert mark(networks_stand_in, tmp_path, rows, order) == HOLDS
-    far = copy.deepcopy(DISTANCE) | {"value": 0.3}
-    rows[-2]["distances"]["hmc"]["outside"] = far
-    assert mark(networks_stand_in, tmp_path, rows, order) == PARTLY  # the order is the same
-    for other in ({"tau": 0.6}, {"low": -0.1}):
-        changed = {"order": order["order"] | other}
-        assert mark(networks_stand_in, tmp_path, rows, changed) == FAILS
-    assert mark(networks_stand_in, tmp_path, rows, {"order": None}) == FAILS
-    assert mark(networks_stand_in, tmp_path, rows[:-1], order) == UNKNOWN
+    """Weights do not count, and the average alone is not enough."""
+    rows, every = table(), orders("total_variation", *SPACES)
+    assert mark(networks_stand_in, tmp_path, rows, every) == HOLDS
+    for missing in ("total_variation", *SPACES):
+        some = orders(*({"total_variation", *SPACES} - {missing}))
+        assert mark(networks_stand_in, tmp_path, rows, some) == PARTLY
+    for space in SPACES:
+        assert mark(networks_stand_in, tmp_path, rows, orders("weights")) == PARTLY  # not far
+        rows[-2]["distances"]["hmc"] |= {space: copy.deepcopy(DISTANCE) | {"value": 0.3}}
+        assert mark(networks_stand_in, tmp_path, rows, every) == PARTLY
+    assert mark(networks_stand_in, tmp_path, rows, orders("total_variation")) == PARTLY
+    assert mark(networks_stand_in, tmp_path, rows, orders("weights")) == FAILS
+
+
+def test_a_stand_in_is_judged_by_all_orders_or_not_at_all(tmp_path):
+    rows, every = table(), orders("total_variation", *SPACES)
+    assert mark(networks_stand_in, tmp_path, rows[:-1], every) == UNKNOWN  # no HMC
+    assert mark(networks_stand_in, tmp_path, rows, {"orders": {}}) == UNKNOWN  # few methods
+    earlier = {"order": {"tau": 0.9, "low": 0.8, "high": 1.0}}
+    assert mark(networks_stand_in, tmp_path, rows, earlier) == UNKNOWN
 
 
 def test_plain_networks_beside_other_methods(tmp_path):
@@ -141,7 +188,8 @@ def test_tables_show_every_row_and_mark_what_is_significant():
     rows[0]["distances"]["hmc"]["weights"] = DISTANCE | {"p": 0.01}
     powers = {name: {"weights": {"weights × 1.1": 0.5}} for name in ("networks", "hmc")}
     summary = {"power": powers, "base_rate_in": 0.25, "base_rate_out": 0.75, "ood": "far"}
-    scores, beside, first, second, *power = quality_tables(rows, summary)
+    earlier = {"rows": {}, "modes": {}, "order": None}
+    scores, beside, first, second, *power = quality_tables(rows, summary, earlier)
     assert "25 % and 75 %" in scores.note
     assert len(scores.rows) == len(beside.rows) == len(rows)
     assert scores.rows[0][3] == "50.00"
@@ -152,3 +200,25 @@ def test_tables_show_every_row_and_mark_what_is_significant():
     assert first.rows[1][3] == "0.1000 ± 0.0100 (≤ 0.2000)"
     assert second.rows[1][3] == "0.1000* ± 0.0100 (≤ 0.2000)"
     assert [table.rows for table in power] == 2 * [[["weights", "0.50"]]]
+
+
+def test_tables_of_both_references_and_of_power_with_few_modes():
+    powers = {name: {"weights": {"weights × 1.1": 0.5}} for name in ("networks", "hmc")}
+    few = {"networks": {"weights": {"weights × 1.1": 0.25}}}
+    summary = {"power": powers, "power_of_modes": few, "ood": "far"}
+    summary |= {"base_rate_in": 0.5, "base_rate_out": 0.5}
+    strong, weak = ({"weights/accuracy": CLEAR | {"p": p}} for p in (0.0006, 0.0007))
+    related = {"rows": strong, "modes": weak, "hmc": {"rows": {}, "modes": strong}}
+    several = {"tau": -0.2, "low": -0.6, "high": 0.3, "count": 6}
+    related["orders"] = {"total_variation": ORDER | {"several": several}, "units": ORDER}
+    *_, order, related, first, second = quality_tables(table(), summary, related)
+    assert order.rows == [
+        ["TV of averages", "10", "0.80 (0.60 to 1.00)", "6", "−0.20 (−0.60 to 0.30)"],
+        ["sets of units", "10", "0.80 (0.60 to 1.00)", "–", "–"],
+    ]
+    assert related.head[2:] == ["rows beside networks", "modes beside networks", "modes beside hmc"]
+    found = "0.80 (0.60 to 0.90)"
+    assert related.rows[0] == ["weights", "accuracy", f"{found}*", found, f"{found}*"]  # of 15
+    assert related.rows[1][2:] == ["–"] * 3
+    assert first.rows == [["weights", "0.50 (0.25)"]]
+    assert second.rows == [["weights", "0.50"]]
