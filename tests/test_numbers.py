@@ -1,0 +1,319 @@
+"""Numbers in README.md and docs/ are those of results/ and benchmarks/: tables and sentences."""
+
+import csv
+import json
+import math
+import re
+from statistics import fmean, median
+from typing import NamedTuple
+
+from papers.symmetry import quality_claims
+from tests.conftest import REPOSITORY
+
+import pytest
+
+RESULTS = REPOSITORY / "results"
+
+
+class Table(NamedTuple):
+    head: list[str]
+    rows: list[list[str]]
+
+
+def page(name: str) -> str:
+    """Return a page with ASCII minus signs."""
+    path = REPOSITORY / name if name == "README.md" else REPOSITORY / "docs" / name
+    return path.read_text().replace("−", "-")
+
+
+def section(name: str, title: str) -> str:
+    """Return what stands below a heading of any level, up to the next of this level."""
+    _, level, rest = re.split(rf"^(#+) {re.escape(title)}$", page(name), maxsplit=1, flags=re.M)
+    return re.split(rf"^{level} ", rest, maxsplit=1, flags=re.M)[0]
+
+
+def tables(text: str) -> list[Table]:
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", text + "\n", flags=re.M):
+        head, _, *rows = (
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in block.splitlines()
+        )
+        found.append(Table(head, rows))
+    return found
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def stored(path: str):
+    return json.loads((RESULTS / path).read_text())
+
+
+def laptop(*keys: str):
+    """Return an entry of the committed report's numbers."""
+    found = stored("laptop/numbers.json")
+    for key in keys:
+        found = found[key]
+    return found
+
+
+def with_error(value: float, error: float, digits: int, factor: float = 1, sign: str = "") -> str:
+    return f"{factor * value:{sign}.{digits}f} ± {factor * error:.{digits}f}"
+
+
+def spread(values: list[float], digits: int, factor: float = 1, sign: str = "") -> str:
+    """Return mean ± standard error."""
+    mean = fmean(values)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    return with_error(mean, error, digits, factor, sign)
+
+
+# ---- docs/quality.md: rows of symmetry_table.py
+
+POSTERIORS = {  # by section: the folder of its table.json, or the laptop report
+    "OptuNet beside two references": "laptop",
+    "OptuNet on 10,000 images": "optunet-10k",
+    "LeNet on FashionMNIST": "lenet-FashionMNIST",
+    "LeNet on CIFAR-10": "lenet-CIFAR10",
+    "Paper A's network beside its chain": "mlp-MNIST",
+}
+SUMMARY = {  # their rows in the table of claims
+    "OptuNet, 1,000 images": "laptop", "OptuNet, 10,000 images": "optunet-10k",
+    "LeNet, FashionMNIST": "lenet-FashionMNIST", "LeNet, CIFAR-10": "lenet-CIFAR10",
+    "784-512-10, MNIST": "mlp-MNIST",
+}  # fmt: skip
+NAMES = {  # on the page: in the results
+    "networks (other half)": "networks", "HMC (other half)": "hmc",
+    "SWAG's means (SWA)": "SWAG_mean", "Laplace, linearised": "Laplace_linearised",
+    "snapshots": "snapshot",
+}  # fmt: skip
+SCORES = {  # columns: score, digits and factor, with or without an error
+    "accuracy (%)": ("accuracy", 1, 100, True), "NLL": ("nll", 3, 1, True),
+    "Brier": ("brier", 3, 1, False), "ECE": ("ece", 3, 1, False),
+    "ECE after scaling": ("scaled_ece", 3, 1, False), "AUPR in (%)": ("aupr_in", 1, 100, False),
+}  # fmt: skip
+BESIDE = {"TV to the networks": "networks", "TV to HMC": "hmc", "TV to published HMC": "published"}
+SPACES = {
+    "weights": "weights", "sorted": "canonical", "rebased": "rebased", "predictions": "inside",
+    "sets of units": "units",
+}  # fmt: skip
+
+
+def rows_of(folder: str) -> list[dict]:
+    return laptop("posteriors") if folder == "laptop" else stored(f"{folder}/table.json")
+
+
+def row_of(rows: list[dict], name: str, modes: int) -> dict:
+    (found,) = [r for r in rows if (r["name"], r["num_modes"]) == (NAMES.get(name, name), modes)]
+    return found
+
+
+def expected_cell(row: dict, title: str, reference: str) -> str:
+    """Return what a row of symmetry_table.py has in a column of the page."""
+    if title in SCORES:
+        score, digits, factor, error = SCORES[title]
+        value = row["scores"][score]
+        if error:
+            return with_error(value, row["errors"][score], digits, factor)
+        return f"{factor * value:.{digits}f}"
+    if title == "MI in, out (nats)":
+        inside, outside = (row["scores"][f"mi_{side}"] for side in ("inside", "outside"))
+        return "–" if inside is None else f"{inside:.3f}, {outside:.3f}"
+    if title in BESIDE:
+        return f"{row['beside'][BESIDE[title]]['total_variation']:.3f}"
+    found = row["distances"][reference][SPACES[title]]
+    return f"{found['value']:.2f}" + ("*" if (found["p"] or 1) < 0.05 else "")
+
+
+def check_row(rows: list[dict], head: list[str], name: str, modes: int, cells: list[str]) -> None:
+    """Compare a line with its row; "to HMC: weights" says what later columns compare with."""
+    row, reference, expected = row_of(rows, name, modes), "networks", []
+    for title in head:
+        if ": " in title:
+            prefix, title = title.split(": ")
+            reference = "hmc" if "HMC" in prefix else "networks"
+        expected.append(expected_cell(row, title, reference))
+    assert cells == expected, f"{name} ({modes}) should be: | {' | '.join(expected)} |"
+
+
+@pytest.mark.parametrize("title", POSTERIORS)
+def test_rows_of_posteriors_are_those_of_their_run(title):
+    rows, name, shown = rows_of(POSTERIORS[title]), "", []
+    for head, body in tables(section("quality.md", title)):
+        for first, *cells in body:
+            if head[1] == "modes":
+                name = first or name
+                modes, samples, *cells = cells
+                assert samples == str(row_of(rows, name, int(modes))["samples"] or "–")
+                check_row(rows, head[3:], name, int(modes), cells)
+            else:
+                name, modes = re.fullmatch(r"(.*) \((\d+)\)", first).groups()
+                check_row(rows, head[1:], name, int(modes), cells)
+            shown.append(NAMES.get(name, name))
+    several = [row["name"] for row in rows if row["modes"] != "one" and row["distances"]]
+    if POSTERIORS[title] == "laptop":
+        assert shown == [row["name"] for row in rows] + several
+    else:  # the short tables leave SWAG's means out, and more than ten networks
+        assert shown == [name for name in dict.fromkeys(several) if name != "SWAG_mean"]
+
+
+class Stored(NamedTuple):
+    """The files of a symmetry_table.py run, as claims read them."""
+
+    folder: str
+
+    def json(self, kind: str, name: str):
+        return rows_of(self.folder) if name == "table.json" else stored(f"{self.folder}/{name}")
+
+
+def test_claims_on_posteriors_are_judged_as_the_page_says():
+    (table,) = tables(section("quality.md", "The claims on five posteriors"))
+    assert [name for name, *_ in table.rows] == list(SUMMARY)
+    for name, better, diverse, p, tau in table.rows:
+        results = Stored(SUMMARY[name])
+        several = quality_claims.several_modes_are_better.judge(results).evidence
+        counts = re.search(r"better in (\d+) of (\d+) cases, clearly worse in (\d+)", several)
+        assert better == "{} and {} of {}".format(*(counts[k] for k in (1, 3, 2)))
+        more = quality_claims.several_modes_are_more_diverse.judge(results).evidence
+        assert diverse == re.search(r"more in (\d+ of \d+) cases", more)[1]
+        if results.folder == "laptop":
+            claims = {claim["claim"]: claim["evidence"] for claim in laptop("claims")}
+            related = claims[quality_claims.no_correlation.text]
+            order = re.search(r"τ = ([\d.]+)", claims[quality_claims.networks_stand_in.text])[1]
+        else:
+            related = quality_claims.no_correlation.judge(results).evidence
+            found = results.json("", "correlations.json")["order"]
+            order = f"{found['tau']:.2f}" if found else "–"
+        assert p == re.search(r"correlations the smallest p is ([\d.]+)\.", related)[1]
+        assert tau == order
+
+
+def test_sentences_on_posteriors_are_those_of_their_runs():
+    text = words(page("quality.md"))
+    for sentence in (*sentences_on_references(), *sentences_on_chains(), *sentences_on_lenets()):
+        assert sentence in text
+
+
+def sentences_on_references() -> list[str]:
+    rows = rows_of("laptop")
+    networks, hmc = row_of(rows, "networks", 10), row_of(rows, "hmc", 10)
+    beside = [
+        f"{row_of(rows, name, modes)['beside']['hmc']['total_variation']:.3f}"
+        for name, modes in (("snapshot", 10), ("SWAG_mean", 100), ("networks", 100), ("hmc", 10))
+    ]
+    gains = [
+        100 * (row["scores"]["accuracy"] - row_of(rows, row["name"], 10)["scores"]["accuracy"])
+        for row in rows
+        if row["num_modes"] == 100 and row["name"] != "networks"
+    ]
+    errors = [
+        100 * math.hypot(*(row_of(rows, row["name"], k)["errors"]["accuracy"] for k in (10, 100)))
+        for row in rows
+        if row["num_modes"] == 100 and row["name"] != "networks"
+    ]
+    power = laptop("runs", "symmetry_table", "summary", "power", "networks")
+    shift = {space: power[space]["means + 0.1 sd"] for space in power}
+    weights = [100 * shift[space] for space in ("weights", "canonical", "rebased")]
+    assert shift["inside"] == 1
+    laplace = laptop("runs", "Laplace", "summary")
+    linearised = row_of(rows, "Laplace_linearised", 100)["scores"]["nll"]
+    distances = hmc["distances"]["hmc"]
+    return [
+        f"further apart than anything else ({distances['weights']['value']:.2f})",
+        f"they are the same ({distances['rebased']['value']:.2f})",
+        "more accurate than HMC ({:.1f} and {:.1f} %)".format(
+            *(100 * row["scores"]["accuracy"] for row in (networks, hmc))
+        ),
+        "snapshots ({}), a hundred means of SWAG ({}) and plain networks ({}); another chain is at "
+        "{}".format(*beside),
+        f"are {min(gains):.1f} to {max(gains):.1f} points more accurate than ten with ten",
+        f"than {max(g / e for g, e in zip(gains, errors, strict=True)):.1f} standard errors",
+        f"in {min(weights):.0f} to {max(weights):.0f} % of the trials by weights",
+        f"have an NLL of {laplace['draws_test_nll']:.3f} instead of {linearised:.3f}",
+    ]
+
+
+def sentences_on_chains() -> list[str]:
+    groups = stored("optunet-1k/hmc.json")["diagnostics"]
+    functions = [groups[name]["largest_rhat"] for name in FUNCTIONS]
+    rows = rows_of("optunet-10k")
+    hmc, networks = row_of(rows, "hmc", 10), row_of(rows, "networks", 10)
+    long = stored("optunet-10k/hmc.json")
+    potentials = sorted(chain["mean_potential"] for chain in long["chains"])
+    assert potentials[2] - potentials[0] < 3
+    return [
+        f"(R-hat at most {max(functions):.3f} for functions and "
+        f"{groups['invariants']['largest_rhat']:.3f} for functionals of the weights)",
+        f"at a potential {potentials[3] - potentials[2]:.0f} nats above the others",
+        f"(R-hat up to {long['diagnostics']['probability']['largest_rhat']:.1f} for single "
+        "probabilities",
+        "of predictions ({:.2f}; networks and a chain {:.2f})".format(
+            *(row["distances"]["hmc"]["inside"]["value"] for row in (hmc, networks))
+        ),
+        "its mutual information is {:.3f} nats, that of ten networks {:.3f}.".format(
+            *(row["scores"]["mi_inside"] for row in (hmc, networks))
+        ),
+        f"({100 * hmc['scores']['accuracy']:.1f} % accurate, NLL {hmc['scores']['nll']:.3f})",
+    ]
+
+
+FUNCTIONS = "test_log_likelihood", "train_nll", "probability"
+
+
+def sentences_on_lenets() -> list[str]:
+    grey, colour = (stored(f"lenet-{name}/methods.json") for name in ("FashionMNIST", "CIFAR10"))
+    rows = rows_of("lenet-CIFAR10")
+    snapshot, network = (row_of(rows, name, 1) for name in ("snapshot", "networks"))
+    base = stored("lenet-CIFAR10/summary.json")["base_rate_in"]
+    hot = {f"{colour[name]['temperature']:.2f}" for name in ("SGHMC", "SGLD")}
+    assert len(hot) == 1
+    return [
+        "velocities of SGHMC and SGLD are {:.2f} and {:.2f} times as hot".format(
+            *(grey[name]["temperature"] for name in ("SGHMC", "SGLD"))
+        ),
+        f"SGHMC and SGLD are {hot.pop()} times as hot",
+        "(NLL {:.3f} and {:.3f})".format(*(r["scores"]["nll"] for r in (snapshot, network))),
+        f"so AUPR in is {100 * base:.0f} % by chance",
+    ]
+
+
+# ---- docs/quality.md: pairs of networks
+
+
+def span(part: dict, digits: int, ends: int) -> str:
+    low, high = part["quantiles"][0], part["quantiles"][-1]
+    return f"{part['mean']:.{digits}f} ({low:.{ends}f} to {high:.{ends}f})"
+
+
+def column_of_diversity(found: dict) -> list[str]:
+    inside, outside, rho = (found[name] for name in ("inside", "outside", "correlation"))
+    copies, noiseless = found["groups"]["copies"], "relative_deviation_without_image_noise"
+    return [
+        span(inside, 4, 3),
+        span(outside, 3, 3),
+        f"{100 * inside[noiseless]:.1f}, {100 * outside[noiseless]:.1f}",
+        f"{rho['rho']:.2f} ({rho['low']:.2f} to {rho['high']:.2f})",
+        f"{100 * inside['disagreement']:.1f}, {100 * outside['disagreement']:.1f}",
+        f"{copies['inside']:.3f}, {copies['outside']:.3f}",
+    ]
+
+
+def test_diversity_is_that_of_its_runs():
+    figure, groups = tables(section("quality.md", "Diversity"))
+    runs = laptop("diversity"), stored("lenet-FashionMNIST/diversity.json")
+    for column, found in enumerate(runs, 2):
+        assert [row[column] for row in figure.rows] == column_of_diversity(found)
+    found = stored("optunet-1k/diversity.json")
+    order = "one_chain", "two_chains", "independent", "copies"
+    for (_, information, disagreement), name in zip(groups.rows, order, strict=True):
+        group = found["groups"][name]
+        assert information == f"{group['inside']:.4f}, {group['outside']:.3f}"
+        sides = (100 * group[f"{side}_disagreement"] for side in ("inside", "outside"))
+        assert disagreement == "{:.1f}, {:.1f}".format(*sides)
+    rho = found["correlation"]
+    assert (
+        f"It varies by {100 * found['inside']['relative_deviation_without_image_noise']:.0f} %, and "
+        f"the two sides are related (ρ = {rho['rho']:.2f}, {rho['low']:.2f} to {rho['high']:.2f})"
+    ) in words(page("quality.md"))
