@@ -1,10 +1,9 @@
 """Numbers in README.md and docs/ are those of results/ and benchmarks/: tables and sentences."""
 
-import csv
 import json
 import math
 import re
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 
 from papers.symmetry import quality_claims
@@ -312,8 +311,160 @@ def test_diversity_is_that_of_its_runs():
         assert information == f"{group['inside']:.4f}, {group['outside']:.3f}"
         sides = (100 * group[f"{side}_disagreement"] for side in ("inside", "outside"))
         assert disagreement == "{:.1f}, {:.1f}".format(*sides)
-    rho = found["correlation"]
+    rho, noiseless = found["correlation"], "relative_deviation_without_image_noise"
     assert (
-        f"It varies by {100 * found['inside']['relative_deviation_without_image_noise']:.0f} %, and "
-        f"the two sides are related (ρ = {rho['rho']:.2f}, {rho['low']:.2f} to {rho['high']:.2f})"
+        f"It varies by {100 * found['inside'][noiseless]:.0f} %, and the two sides are related "
+        f"(ρ = {rho['rho']:.2f}, {rho['low']:.2f} to {rho['high']:.2f})"
     ) in words(page("quality.md"))
+
+
+# ---- docs/symmetry.md
+
+
+def test_shapes_and_masses_are_those_of_the_report():
+    shapes, masses = tables(section("symmetry.md", "What we found"))[:2]
+    toy, found = laptop("toy"), laptop("masses")
+    for row, name in zip(shapes.rows, ("radius", "lobe", "side", "scaled_lobe"), strict=True):
+        assert row[2] == with_error(toy["shape"][name], toy["shape_errors"][name], 3)
+    excess = [100 * value for value in found["excess_quantiles"]]
+    expected = [
+        "{:.0f} to {:.0f}".format(*found["mass_range"]),
+        "{:.0f} to {:.0f}".format(*found["minimum_range"]),
+        f"{excess[0]:.1f} to {excess[-1]:.0f}",
+        "{:.0f} and {:.0f}".format(*(100 * mode for mode in found["excess_modes"])),
+        *(
+            " → ".join(with_error(each[k], each[f"{k}_error"], 1) for k in ("mass", "minimum"))
+            for each in found["clusters"]
+        ),
+    ]
+    assert [row[2] for row in masses.rows] == expected
+
+
+BALANCED = {"MLP 784-64-10": "mlp", "LeNet-5": "lenet", "OptuNet": "optunet"}
+
+
+def cells_of(network: str, optimizer: str = "SGD", projected: bool = False) -> list[dict]:
+    wanted = (network, optimizer, projected)
+    return [
+        cell for cell in laptop("balance", "cells")
+        if (cell["network"], cell["optimizer"], cell["projected"]) == wanted
+    ]  # fmt: skip
+
+
+def training_of(cell: dict) -> tuple:
+    return cell["learning_rate"], cell["momentum"]
+
+
+def test_imbalance_left_is_that_of_the_report():
+    left, grown = tables(section("symmetry.md", "What we found"))[2:4]
+    for name, plain, momentum, last in left.rows:
+        cells = cells_of(BALANCED[name])
+        none = {training_of(c): c["share_left"] for c in cells if c["weight_decay"] == 0}
+        shares = [(c, c["share_left"] / none[training_of(c)]) for c in cells]
+        for rate, text in ((0.0, plain), (0.9, momentum)):
+            gaps = [abs(share - math.exp(-2 * c["decay_time"])) for c, share in shares
+                    if c["momentum"] == rate]  # fmt: skip
+            assert text == f"{max(gaps):.2f}"
+        share = max(shares, key=lambda each: each[0]["decay_time"])[1]
+        assert last == f"{100 * share:.0f} %"
+    for name, smallest, largest, excess, adam in grown.rows:
+        cells = [c for c in cells_of(BALANCED[name]) if c["weight_decay"] == 0]
+        first, end = min(cells, key=training_of), max(cells, key=training_of)
+        (by_adam,) = [c for c in cells_of(BALANCED[name], "Adam") if c["weight_decay"] == 0]
+        assert smallest == f"{first['share_left']:.2f}-fold"
+        share = end["share_left"]
+        assert largest == f"{share:.{0 if share > 10 else 1}f}-fold"
+        assert excess == f"{100 * end['excess']:.0f} %"
+        assert adam == f"{100 * by_adam['excess']:.0f} %"
+
+
+def test_effects_of_projection_are_those_of_the_report():
+    table = tables(section("symmetry.md", "What we found"))[4]
+    scores = ("accuracy", 2, 100), ("nll", 3, 1), ("calibration_error", 2, 100), ("barrier", 3, 1)
+    accuracies, barriers = [], []
+    for name, *row in table.rows:
+        pairs = list(
+            zip(cells_of(BALANCED[name]), cells_of(BALANCED[name], projected=True), strict=True)
+        )
+        assert all(training_of(a) == training_of(b) for a, b in pairs)
+        for (score, digits, factor), text in zip(scores, row, strict=True):
+            changes = [after[score] - before[score] for before, after in pairs]
+            assert text == spread(changes, digits, factor, sign="+")
+            if score == "accuracy":
+                accuracies += changes
+            if score == "barrier":
+                barriers += changes
+    text = words(page("symmetry.md"))
+    assert f"{100 * min(accuracies):.1f} to {100 * max(accuracies):+.1f} points of accuracy" in text
+    assert f"falls by up to {-min(barriers):.1f} nats" in text
+
+
+def test_largest_weights_and_order_are_those_of_the_report():
+    marginals, order = laptop("marginals"), laptop("order")
+    last = stored("optunet-1k/last_layer.json")
+    networks, chain = (marginals[name]["groups"]["c2"] for name in ("sgd", "chain"))
+    kept, kept_chain, blocks = (
+        last[name] for name in ("sgd/c2/as they are", "chain/c2/as they are", "chain/g/as they are")
+    )
+    plain, plain_chain = networks["as they are"], chain["as they are"]
+    shuffled = [
+        group["shuffled"]["p"] for each in marginals.values() for group in each["groups"].values()
+    ] + [test["p"] for name, test in last.items() if name.endswith("shuffled")]
+    text = words(page("symmetry.md"))
+    for sentence in (
+        f"second convolution χ² = {plain['chi_square']:.1f}, p = {plain['p']:.2f}, and by",
+        f"(`--key last_layer`) χ² = {kept['chi_square']:.1f}, p = {kept['p']:.2f}.",
+        f"χ² is {plain_chain['chi_square']:.0f} and {kept_chain['chi_square']:,.0f}",
+        f"are worth {plain_chain['effective_draws']:,.0f} independent ones, and p is "
+        f"{plain_chain['p']:.2f}.",
+        f"they are worth {kept_chain['effective_draws']:.0f}, p = {kept_chain['p']:.2f}, and the "
+        f"order of the two blocks {blocks['effective_draws']:.0f}.",
+        f"any sampler passes (p ≥ {min(shuffled):.2f})",
+        f"with χ² = {networks['rebased']['chi_square']:.0f} for the OptuNets and "
+        f"{chain['rebased']['chi_square']:.0f} for the chains",
+        f"(τ = {order['norm_start_to_end']:.2f}) and settle (τ = {order['norm_step']['last']:.2f}",
+        f"τ is {order['norm_step']['first']:.2f} over the first tenth of an epoch, and "
+        f"{order['largest_step']['first']:.2f} if units are sorted by their largest weight",
+        f"NoT is {order['not_by_activation_start_to_end']:.0f} from the start to the end, "
+        f"{order['not_by_activation_step']['first']:.0f} over the first tenth of an epoch and "
+        f"{order['not_by_activation_step']['last']:.0f} over the last epoch",
+    ):
+        assert sentence in text
+    assert order["not_by_weight_start_to_end"] == 0
+
+
+def test_gaussians_without_scales_are_those_of_the_report():
+    config = laptop("runs", "symmetry_compact", "config")
+    text = words(section("symmetry.md", "What we found"))
+    assert f"matched by {config['matching']}" in text
+    assert f"with {config['num_draws']} draws of q_r for each of four predictions" in text
+    assert config["num_repeats"] == 4
+    table = tables(section("symmetry.md", "What we found"))[5]
+    for name, row in zip(("HMC", "ensemble"), table.rows, strict=True):
+        scales = {
+            key: each["q_r"]["agreement"]
+            for key, each in laptop("gaussians", name, "scales").items()
+        }
+        plain = scales["as they are"]
+        gains = [
+            [after - before for before, after in zip(plain, scales[key], strict=True)]
+            for key in ("minimum mass", "unit norm")
+        ]
+        expected = [spread(plain, 1, 100), *(spread(gain, 1, 100, sign="+") for gain in gains)]
+        assert row[1:] == [cell.replace("-0.0", "+0.0") for cell in expected]
+    scales = laptop("gaussians", "HMC", "scales")
+    means = {
+        (key, score): fmean(each["q_r"][score])
+        for key, each in scales.items()
+        for score in ("accuracy", "total_variation", "agreement")
+    }
+    accuracies = (100 * means[key, "accuracy"] for key in ("as they are", "minimum mass"))
+    distances = (means[key, "total_variation"] for key in ("as they are", "minimum mass"))
+    assert (
+        "rises from {:.1f} to {:.1f} %, and TV falls from {:.3f} to {:.3f}".format(
+            *accuracies, *distances
+        )
+        in text
+    )
+    agreement = fmean(laptop("gaussians", "ensemble", "scales")["unit norm"]["q_r"]["agreement"])
+    assert f"the ensemble's q_r falls to {100 * agreement:.0f} %" in text
