@@ -1,9 +1,10 @@
 """Numbers in README.md and docs/ are those of results/ and benchmarks/: tables and sentences."""
 
+import csv
 import json
 import math
 import re
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from papers.symmetry import quality_claims
@@ -468,3 +469,210 @@ def test_gaussians_without_scales_are_those_of_the_report():
     )
     agreement = fmean(laptop("gaussians", "ensemble", "scales")["unit norm"]["q_r"]["agreement"])
     assert f"the ensemble's q_r falls to {100 * agreement:.0f} %" in text
+
+
+# ---- docs/hmc.md; its section "Which prior?" and that on exactness are about other runs
+
+
+def test_chains_of_optunet_are_those_of_their_run():
+    regions, diagnostics = tables(section("hmc.md", "Other networks, and a mass"))
+    run = stored("optunet-1k/hmc.json")
+    left_out = run["left_out"]
+    kept = [chain for k, chain in enumerate(run["chains"]) if k not in left_out]
+    out = [chain for k, chain in enumerate(run["chains"]) if k in left_out]
+    potentials = [chain["mean_potential"] for chain in kept]
+    weights = [", ".join(f"{chain['log_weight']:.1f}" for chain in part) for part in (kept, out)]
+    assert regions.rows == [
+        ["region A", f"{min(potentials):.0f} to {max(potentials):.0f}", weights[0]],
+        ["region B", f"{out[0]['mean_potential']:.0f}", weights[1]],
+    ]
+    gap = min(chain["log_weight"] for chain in kept) - out[0]["log_weight"]
+    text = words(page("hmc.md"))
+    assert f"region B holds less than e^-{math.floor(gap)} of the posterior" in text
+    assert f"less than e^-{math.floor(gap)} of the posterior" in words(page("quality.md"))
+    for row, name in zip(diagnostics.rows, (*FUNCTIONS, "invariants"), strict=True):
+        found = run["diagnostics"][name]
+        assert row[1] == f"{found['largest_rhat']:.3f}"
+        assert row[2] == f"{found['smallest_ess_bulk']:,.0f}"
+    steps = {f"{chain['step_size']:.2f}" for chain in kept}
+    numbers = {f"{chain['mean_steps']:.0f}" for chain in kept}
+    assert f"sizes are {steps.pop()} in units of its deviations, with {numbers.pop()} steps" in text
+    assert not steps | numbers  # they were alike
+
+
+def test_chains_of_lenet_are_those_of_their_run():
+    run, text = stored("lenet-FashionMNIST/hmc.json"), words(page("hmc.md"))
+    networks = row_of(rows_of("lenet-FashionMNIST"), "networks", 99)["scores"]
+    rhat = [run["diagnostics"][k]["largest_rhat"] for k in ("test_log_likelihood", "train_nll")]
+    assert (
+        "R-hat is {:.1f} for the test log-likelihood and {:.1f} for the training NLL".format(*rhat)
+    ) in text
+    assert (
+        f"is {100 * run['test_accuracy']:.1f} % accurate with an NLL of {run['test_nll']:.3f}; "
+        f"that of 99 independent networks is {100 * networks['accuracy']:.1f} % accurate with "
+        f"{networks['nll']:.3f}."
+    ) in text
+
+
+# ---- docs/methods.md
+
+OF_METHOD = {  # row of the page: name of the posterior
+    "`sgd`": "networks", "`swag`": "SWAG", "`swag`, its mean": "SWAG_mean", "`vi`": "VI",
+    "`dropout`": "dropout", "`laplace`": "Laplace", "`laplace` linearised": "Laplace_linearised",
+    "`sghmc`": "SGHMC", "`sgld`": "SGLD", "`snapshot`": "snapshot", "`hmc`, one chain": "hmc",
+}  # fmt: skip
+
+
+def test_methods_on_optunet_are_those_of_the_report():
+    rows = rows_of("laptop")
+    (table,) = [each for each in tables(page("methods.md")) if each.head[0] == "method"]
+    assert [name for name, *_ in table.rows] == list(OF_METHOD)
+    for name, *cells in table.rows:
+        several = row_of(rows, OF_METHOD[name], 10)
+        ones = [r for r in rows if (r["name"], r["num_modes"]) == (several["name"], 1)]
+        one = ones[0]["scores"] if ones else None
+        ten, chain = several["scores"], several["name"] == "hmc"
+        seconds = several["training_seconds"] if chain else several["training_seconds"] / 10
+        assert cells == [
+            f"{100 * one['accuracy']:.1f}" if one else "–", f"{100 * ten['accuracy']:.1f}",
+            f"{one['nll']:.3f}" if one else "–", f"{ten['nll']:.3f}", f"{ten['scaled_ece']:.3f}",
+            f"{100 * ten['aupr_in']:.1f}", f"{several['beside']['hmc']['total_variation']:.3f}",
+            f"{seconds:.{0 if chain else 1}f}",
+        ]  # fmt: skip
+
+
+def test_hessians_are_those_of_the_report():
+    found = laptop("runs", "Laplace", "summary")
+    negative, smallest = found["num_negative"], found["smallest"]
+    text = words(page("methods.md"))
+    assert f"{median(negative):.0f} of 392 (median of {len(negative)} modes)" in text
+    assert f"about {median(smallest):.1f} times the prior's precision" in text
+    assert f"in {sum(s < -1 for s in smallest)} of the {len(smallest)} the posterior's" in text
+
+
+# ---- docs/networks.md
+
+SETS = {  # by the beginning of its row: the file with a row for each network
+    "1,000 OptuNets": "optunet-MNIST/networks.csv",
+    "200 LeNets": "lenet-FashionMNIST/scores.csv",
+    "100 LeNets": "lenet-CIFAR10/scores.csv",
+    "1,000 MLPs": "mlp-MNIST/scores.csv",
+}
+
+
+def test_sets_of_networks_have_the_accuracies_of_the_page():
+    (table,) = tables(section("networks.md", "Many independent networks"))
+    for (name, *_, text), (start, file) in zip(table.rows, SETS.items(), strict=True):
+        with open(RESULTS / file) as lines:
+            found = [100 * float(row["test_accuracy"]) for row in csv.DictReader(lines)]
+        assert name.startswith(start)
+        assert len(found) == int(start.split()[0].replace(",", ""))
+        assert text == f"{min(found):.1f} to {max(found):.1f}, median {median(found):.1f}"
+
+
+def test_barriers_of_lenets_are_those_of_their_run():
+    (table,) = tables(section("networks.md", "Barriers between two networks"))
+    run = stored("lenet-FashionMNIST/barriers.json")
+    names = "as is", "by activation", "by weight", "many to one"
+    for row, name in zip(table.rows, names, strict=True):
+        found = run[name]
+        swaps = " + ".join(map(str, found.get("transpositions_per_layer", ())))
+        swaps = {"as is": "–", "many to one": "no permutation"}.get(name, swaps)
+        loss, error = found["test_loss_barrier"], 100 * found["test_error_barrier"]
+        assert row[1:] == [f"{loss:.2f}", f"{error:.1f}", swaps]
+    found = run["many to one"]
+    assert (
+        f"{' + '.join(map(str, found['lost']))} units of it are lost, and it has a test error of "
+        f"{100 * found['end_test_error']:.1f} % and a test loss of {found['end_test_loss']:.2f} "
+    ) in words(page("networks.md"))
+
+
+# ---- benchmarks
+
+
+def benchmark(title: str) -> dict:
+    return json.loads((REPOSITORY / "benchmarks" / "results.json").read_text())[title]
+
+
+def faster(title: str, way: str, baseline: str | None = None) -> float:
+    """Return how many times as fast a way is as another one, or as the benchmark's baseline."""
+    ratios = benchmark(title)["times_faster"]
+    return ratios[way] / ratios.get(baseline, 1.0)
+
+
+def test_speed_of_hmc_is_that_of_the_benchmarks():
+    (table,) = tables(section("hmc.md", "Speed"))
+    step = "A leapfrog step of HMC, 784-512-10, 60,000 images"
+    match = "Rebasin by activation, 784-512-10, 60,000 images"
+    line = "Losses at 11 points of a line, 784-512-10, 60,000 images"
+    listed = "ours, neighbour list"
+    limit = 1 / faster(match, "ours", "limit: matrix products and assignment")
+    expected = [
+        (
+            f"({benchmark(step)['seconds'][listed]:.3f} s)",
+            f"{faster(step, listed):.1f} (PyTorch autograd), "
+            f"{faster(step, listed, 'blackjax, jitted JAX'):.1f} (blackjax)",
+        ),
+        ("batch 64", f"{faster('Training 784-512-10 by SGD, batch 64', 'ours, a stack of 4'):.1f}"),
+        ("by activation", f"{faster(match, 'ours'):.0f} "),
+        ("11 points", f"{faster(line, 'ours'):.1f} "),
+    ]
+    for (name, text), (part, start) in zip(table.rows, expected, strict=True):
+        assert part in name
+        assert text.startswith(start)
+    assert f"takes {limit:.2f} × the time of its products and assignment" in table.rows[2][1]
+
+
+IMAGES = {  # of gradients: how the benchmark calls the network and its images
+    "OptuNet": ("optunet", "1 × 28 × 28, 8"), "LeNet, grey images": ("lenet", "1 × 28 × 28, 8"),
+    "LeNet, colour": ("lenet", "3 × 32 × 32, 1"), "ResNet-8": ("resnet8_frn", "3 × 32 × 32, 1"),
+    "ResNet-20": ("resnet20_frn", "3 × 32 × 32, 1"), "ResNet-18": ("resnet18", "3 × 32 × 32, 1"),
+}  # fmt: skip
+
+
+def test_speed_of_networks_is_that_of_the_benchmarks():
+    (table,) = tables(section("networks.md", "Speed"))
+    assert [name for name, *_ in table.rows] == list(IMAGES)
+    for name, epochs, gradient, microseconds in table.rows:
+        network, images = IMAGES[name]
+        title = f"Gradient of {network} on images of {images} at a time, batches of 64"
+        ratio = faster(title, "ours")
+        assert gradient == f"{ratio:.{1 if ratio > 2 else 2}f}"
+        time = float(re.search(r"takes ([\d.]+) µs", benchmark(title)["notes"][0])[1])
+        assert microseconds == (f"{time:.1f}" if time < 100 else f"{time:,.0f}")
+        batches = {"OptuNet": 64, "LeNet, grey images": 128}.get(name)
+        if batches:
+            training = f"Training {network} on MNIST, batches of {batches}"
+            ratio = faster(training, "ours, 2 processes with stacks of 8")
+            assert epochs == f"{ratio:.{0 if ratio > 50 else 1}f}"
+        else:
+            assert epochs == "–"
+    notes = " ".join(benchmark("Training optunet on MNIST, batches of 64")["notes"])
+    hour = int(re.search(r"(\d+) networks per hour", notes)[1])
+    assert f"{hour:,} OptuNets an hour" in words(page("networks.md"))
+
+
+# ---- docs/gold.md
+
+
+def test_gold_standards_are_those_of_their_cards():
+    table = tables(page("gold.md"))[0]
+    for cells in table.rows:
+        name = re.match(r"\[([\w-]+)\]", cells[0])[1]
+        card = (RESULTS / "gold" / f"{name}.md").read_text()
+        checks = tables(section_of(card, "Checks"))[0].rows
+        counted = [row for row in checks if not row[0].startswith("random projections")]
+        rhat = max(float(row[1]) for row in counted)
+        chains, samples = re.search(r"(\d+) chains? of ([\d,]+) samples", card).groups()
+        ess = min(int(row[2].replace(",", "")) for row in counted)
+        floor = re.search(r"agreement ([\d.]+), TV ([\d.]+)\.", card).groups()
+        assert cells[2:] == [
+            f"{chains} × {int(samples.replace(',', '')):,} samples",
+            f"{rhat:.3f}",
+            f"{ess:,}",
+            "agreement {:.3f}, TV {:.3f}".format(*map(float, floor)),
+        ]
+
+
+def section_of(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
