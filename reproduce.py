@@ -2,7 +2,7 @@
 
     python reproduce.py                      the quick preset: smaller, the same in kind; minutes
     python reproduce.py --preset laptop      the papers' networks, data and posteriors; a night
-    python reproduce.py --preset paper       exactly the papers' settings: days
+    python reproduce.py --preset paper       exactly paper A's settings, paper B as laptop: days
     python reproduce.py --paper symmetry     one paper
     python reproduce.py --only figure5       one artefact, with the runs it needs
     python reproduce.py --paper symmetry --only table1    for names that both papers have
