@@ -29,7 +29,7 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results
 from utils.runs.compute import choose_device
-from utils.runs.jobs import start_child, wait_for
+from utils.runs.jobs import interrupt_held, start_child, wait_for
 from utils.runs.progress import duration
 from utils.runs.script import RESUME_COMMAND, ends_in_a_sentence
 from utils.settings.config import Parser, add_shared_flags
@@ -198,7 +198,9 @@ def run_task(task: Task, overwrite: bool) -> int:
     words = [sys.executable, str(script), "--overwrite" if overwrite else "--resume"]
     # A script that is stopped says how to go on: with our command, not with its own.
     environment = os.environ | {RESUME_COMMAND: command()}
-    return wait_for(start_child([*words, *task.arguments], env=environment))
+    with interrupt_held():
+        child = start_child([*words, *task.arguments], env=environment)
+    return wait_for(child)
 
 
 # ---- reporting
