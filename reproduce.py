@@ -2,7 +2,9 @@
 
     python reproduce.py                      the quick preset: smaller, the same in kind; minutes
     python reproduce.py --preset laptop      the papers' networks, data and posteriors; a night
-    python reproduce.py --preset paper       exactly the papers' settings: days
+    python reproduce.py --preset paper       exactly paper A's settings; paper B as laptop, and its
+                                             ResNet-18 on a GPU; days. Without a GPU add
+                                             --paper compact symmetry
     python reproduce.py --paper symmetry     one paper
     python reproduce.py --only figure5       one artefact, with the runs it needs
     python reproduce.py --paper symmetry --only table1    for names that both papers have
@@ -29,7 +31,7 @@ from utils.report.page import write_report
 from utils.report.paper import UNKNOWN, Paper, Step, judge
 from utils.report.results import Results
 from utils.runs.compute import choose_device
-from utils.runs.jobs import start_child, wait_for
+from utils.runs.jobs import interrupt_held, start_child, wait_for
 from utils.runs.progress import duration
 from utils.runs.script import RESUME_COMMAND, ends_in_a_sentence
 from utils.settings.config import Parser, add_shared_flags
@@ -66,7 +68,9 @@ def reproduce(options: argparse.Namespace) -> None:
         )
     shared = {name: getattr(options, name) for name in SHARED_OPTIONS}
     tasks = plan_tasks(papers, wanted, shared)
-    announce(tasks, check_to_do(tasks, options), options)
+    todo = check_to_do(tasks, options)
+    check_gpu(tasks, todo, options)
+    announce(tasks, todo, options)
     failed = run_all(tasks, options)
     reported = papers_with_runs(papers, options)
     print_findings(reported)
@@ -112,6 +116,9 @@ def read_options() -> argparse.Namespace:
 def wanted_steps(options: argparse.Namespace) -> dict[str, list[Step]]:
     """Return the steps to run, by paper."""
     chosen = [paper for paper in PAPERS if not options.paper or paper.name in options.paper]
+    for paper in chosen:
+        if options.paper and not any(options.preset in step.plans for step in paper.steps):
+            raise UserError(f"{paper.name} has no {options.preset} preset: give --preset paper.")
     if options.only is None:
         return {paper.name: list(paper.steps) for paper in chosen}
     known = artefacts_of(chosen)
@@ -138,6 +145,16 @@ def check_places(options: argparse.Namespace) -> None:
         except OSError as error:
             advice = f"Give another --{option}"
             raise UserError(f"Cannot use {path}: {error.strerror}. {advice}.") from None
+
+
+def check_gpu(tasks: list[Task], todo: dict[Path, str], options: argparse.Namespace) -> None:
+    """Refuse steps that need a GPU where there is none, or where --device leaves it unused."""
+    steps = [task.title for task in tasks if task.step.needs_gpu and task.run.directory in todo]
+    if steps and choose_device(options.device).type != "cuda":
+        raise UserError(
+            f"{', '.join(steps)} need a GPU with CUDA, as they are about paper B's ResNet-18, and "
+            f"--device {options.device} finds none: leave them out by --paper compact symmetry."
+        )
 
 
 def check_to_do(tasks: list[Task], options: argparse.Namespace) -> dict[Path, str]:
@@ -198,7 +215,9 @@ def run_task(task: Task, overwrite: bool) -> int:
     words = [sys.executable, str(script), "--overwrite" if overwrite else "--resume"]
     # A script that is stopped says how to go on: with our command, not with its own.
     environment = os.environ | {RESUME_COMMAND: command()}
-    return wait_for(start_child([*words, *task.arguments], env=environment))
+    with interrupt_held():
+        child = start_child([*words, *task.arguments], env=environment)
+    return wait_for(child)
 
 
 # ---- reporting

@@ -4,7 +4,8 @@ A folder defines a `Paper` (utils/report/paper.py); reproduce.py and the report 
 here.
 
     compact        Xiao, Liu and Bamler (2023): a Gaussian per weight, after removing permutations
-    symmetry       Laurent, Aldea and Franchi (2024): posteriors and their symmetries
+    symmetry       Laurent, Aldea and Franchi (2024): posteriors and their symmetries; and, as a
+                   paper of its own, what they did with ResNet-18
 
 tasks.py is about running them: which of their steps are left, and with which arguments.
 CONCLUSIONS are what both say together: questions of a reader, and the claims that answer them.
@@ -14,9 +15,10 @@ from papers.compact import claims as compact_claims
 from papers.compact.paper import PAPER as COMPACT
 from papers.symmetry import claims, mass_claims, quality_claims
 from papers.symmetry.paper import PAPER as SYMMETRY
+from papers.symmetry.resnet import RESNET
 from utils.report.paper import Conclusion
 
-PAPERS = (COMPACT, SYMMETRY)
+PAPERS = (COMPACT, SYMMETRY, RESNET)
 CONCLUSIONS = (
     Conclusion(
         "What do symmetries do to a posterior?",

@@ -81,63 +81,9 @@ def test_the_licence_is_mit():
     assert 'THE SOFTWARE IS PROVIDED "AS IS"' in text
 
 
-# ---- tables of docs/quality.md
+# ---- tables of docs/compact.md and docs/methods.md
 
 RESULTS = REPOSITORY / "results"
-TABLES = {  # of a section: the rows that symmetry_table.py has left
-    "OptuNet beside two references": ("laptop/numbers.json", "posteriors"),
-    "OptuNet on 10,000 images": ("optunet-10k/table.json", None),
-    "LeNet on FashionMNIST": ("lenet-FashionMNIST/table.json", None),
-    "LeNet on CIFAR-10": ("lenet-CIFAR10/table.json", None),
-    "Paper A's network beside its chain": ("mlp-MNIST/table.json", None),
-}
-SPACES = {"weights": 0, "canonical": 1, "rebased": 2, "inside": 3}  # and their columns
-
-
-def rows_of(file: str, key: str | None) -> list[dict]:
-    rows = json.loads((RESULTS / file).read_text())
-    return rows[key] if key else rows
-
-
-def lines_of(section: str) -> list[list[str]]:
-    """Return the cells of all lines of tables in a section of docs/quality.md."""
-    text = (DOCS / "quality.md").read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
-    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip().replace("−", "-") for cell in cells] for cells in lines]
-
-
-@pytest.mark.parametrize("section", TABLES)
-def test_scores_in_a_table_are_those_of_its_run(section):
-    rows = rows_of(*TABLES[section])
-    lines = [cells for cells in lines_of(section) if len(cells) > 2 and cells[1].isdigit()]
-    assert len(lines) == len(rows)
-    for row, (_, modes, samples, *cells) in zip(rows, lines, strict=True):
-        assert (int(modes), samples) == (row["num_modes"], str(row["samples"] or "–"))
-        scores, errors = row["scores"], row["errors"]
-        expected = [
-            f"{100 * scores['accuracy']:.1f} ± {100 * errors['accuracy']:.1f}",
-            f"{scores['nll']:.3f} ± {errors['nll']:.3f}",
-            *(f"{scores[name]:.3f}" for name in ("brier", "ece", "scaled_ece")),
-            f"{100 * scores['aupr_in']:.1f}",
-        ]
-        assert cells[: len(expected)] == expected
-        beside = [f"{each['total_variation']:.3f}" for each in row["beside"].values()]
-        assert [cell.split(" ±")[0] for cell in cells[-len(beside) :]] == beside
-
-
-@pytest.mark.parametrize("section", TABLES)
-def test_distances_in_a_table_are_those_of_its_run(section):
-    rows = [row for row in rows_of(*TABLES[section]) if row["modes"] != "one" and row["distances"]]
-    lines = [cells for cells in lines_of(section) if re.search(r" \(\d+\)$", cells[0])]
-    assert len(lines) == len(rows)
-    for row, (name, *cells) in zip(rows, lines, strict=True):
-        assert name.endswith(f"({row['num_modes']})")
-        for space, column in SPACES.items():
-            found = row["distances"]["networks"][space]
-            assert float(cells[column].rstrip("*")) == pytest.approx(found["value"], abs=0.0051)
-            assert cells[column].endswith("*") == ((found["p"] or 1) < 0.05)
-
-
 SCORES = {  # of columns in docs/compact.md: key, digits, and factor of what is shown
     "TV": ("total_variation", 3, 1), "agreement": ("agreement", 3, 1), "NLL": ("nll", 3, 1),
     "ECE": ("ece", 3, 1), "accuracy (%)": ("sample_accuracy", 1, 100),

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import reproduce
-from papers import COMPACT, SYMMETRY
+from papers import COMPACT, RESNET, SYMMETRY
 from papers.tasks import arguments_of, config_of, find_results
 from tests.conftest import REPOSITORY
 from utils.runs.files import read_mapping
@@ -22,6 +22,7 @@ from utils.settings import config as config_module
 from utils.settings.errors import UserError
 
 import pytest
+import torch
 import yaml
 
 
@@ -460,6 +461,33 @@ def test_a_damaged_run_is_named(calls, call, refused, tmp_path):
     call()
     (tmp_path / "runs/quick/VI-MNIST-quick/config.yaml").write_text("{")
     assert "VI-MNIST-quick has a damaged config.yaml" in refused()
+
+
+def test_resnets_are_refused_without_a_gpu(calls, refused, monkeypatch):
+    monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, SYMMETRY, RESNET))
+    monkeypatch.setattr(reproduce, "choose_device", lambda name: torch.device("cpu"))
+    said = refused("--preset", "paper")
+    assert "train --method sgd, " in said
+    assert "leave them out by --paper compact symmetry" in said
+    assert "resnet has no quick preset" in refused("--paper", "resnet")
+    assert calls.made == []
+
+
+def test_resnets_are_trained_and_compared_on_a_gpu(calls, call, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(reproduce, "PAPERS", (COMPACT, SYMMETRY, RESNET))
+    monkeypatch.setattr(reproduce, "STEPS", RESNET.steps)
+    monkeypatch.setattr(reproduce, "choose_device", lambda name: torch.device("cuda"))
+    call("--preset", "paper", "--paper", "resnet")
+    assert scripts(calls) == [*["train"] * 5, "symmetry_diversity", "symmetry_table"]
+    assert all("--dataset CIFAR100 " in " ".join(made) for made in calls.made)
+    assert "--num_modes 100 --config_name resnet18" in " ".join(calls.made[0])
+    batch = tmp_path / "runs" / "paper"
+    assert f"--networks {batch}/sgd-CIFAR100-resnet18 " in " ".join(calls.made[-1])
+    report = (batch / "report" / "report.html").read_text()
+    assert re.findall(r"<h1 id=(\w+)-top>", report) == ["resnet"]
+    capsys.readouterr()
+    call("--preset", "paper", "--paper", "resnet")
+    assert capsys.readouterr().out.count("finished before") == 7
 
 
 def test_every_step_has_its_configs():

@@ -15,4 +15,5 @@ it:
     quality_tables     the table of posteriors
     quality_claims     what the paper says about quality and diversity, judged
     paper              all of it as one `Paper`, with the sections of the report
+    resnet             Table 1 and Figure 3 with ResNet-18 on a GPU, as a `Paper` of its own
 """

@@ -3,13 +3,15 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
+from tests.conftest import REPOSITORY
 from utils.runs import jobs
-from utils.runs.jobs import run_jobs, start_child, threads_for_each
-from utils.runs.script import Stopped
+from utils.runs.jobs import interrupt_held, run_jobs, start_child, threads_for_each
+from utils.runs.script import STOPPED_BY_USER, Stopped
 
 import pytest
 
@@ -142,6 +144,32 @@ def test_cores_are_shared_out_unless_the_user_has_said_how(tmp_path, monkeypatch
     assert (tmp_path / "log").read_text() == "2\n"
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads_for_each(2) == {}
+
+
+# A script that is told to stop while it imports.
+IMPORTING = """
+import sys, time
+open(sys.argv[1], "w").close()
+while not __import__("os").path.exists(sys.argv[2]):
+    time.sleep(0.01)
+from utils.runs.script import ends_in_a_sentence
+with ends_in_a_sentence("toy", "the same command"):
+    time.sleep(30)
+"""
+
+
+def test_ctrl_c_while_a_script_imports_ends_in_a_sentence(tmp_path):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with interrupt_held():
+        command = [sys.executable, "-c", IMPORTING, str(begun), str(go)]
+        child = start_child(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    when(begun.exists, lambda: child.send_signal(signal.SIGINT)).join()
+    go.touch()
+    said = child.communicate(timeout=120)[1]
+    assert child.returncode == STOPPED_BY_USER
+    assert said == "\nStopped. Go on with: the same command\n"
 
 
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")

@@ -36,6 +36,7 @@ class Step:
     arguments: tuple[str, ...] = ()  # what its command line has in every preset
     dataset: str | None = None  # its own, if it does not take the one that is asked for
     prefix: str = ""  # what the run's directory begins with, if that is not the kind
+    needs_gpu: bool = False  # as it would take months without one
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def start_child(command: Sequence[str], **popen_options) -> subprocess.Popen:
     """
     prepare = partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None
     return subprocess.Popen(command, preexec_fn=prepare, **popen_options)
+
+
+@contextmanager
+def interrupt_held() -> Iterator[None]:
+    """Let a child that starts within it receive Ctrl-C only when it calls `ends_in_a_sentence`.
+
+    Until then, while it imports, it could answer only with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent(parent: int) -> None:

@@ -109,6 +109,8 @@ def print_unnamed_settings(config, script: str) -> None:
 def ends_in_a_sentence(script: str, again: str) -> Iterator[None]:
     """End the script with a sentence on errors the user can correct; `again` is how to continue."""
     try:
+        # A Ctrl-C that the caller has held back (see `interrupt_held`) is received here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         yield
     except BrokenPipeError:
         sys.exit(1)  # whoever was reading the output has gone
