@@ -12,8 +12,9 @@ Writes into its run directory
 
     samples.npy        [chains · samples, weights], one chain after the other
     network.json       the network; posterior.json: that these are samples
-    chains.json        how many chains of how many samples; of annealed ones also their weights, and
-                       which are left out because their region holds next to nothing
+    chains.json        how many chains of how many samples; of annealed ones from the prior also
+                       their estimated log weights, R-hat of each one's potential and that of the
+                       best, and which are left out (docs/hmc.md)
     trace.jsonl        a record per transition, burn-in included
     quantities.npy     the quantities that are diagnosed, per sample
     diagnostics.json   R-hat and effective sample sizes

@@ -1,6 +1,7 @@
 """The script as a user runs it, at toy size: what it leaves, and what it refuses."""
 
 import json
+from types import SimpleNamespace
 
 from tests.networks.toy_networks import GroupedConvNet
 from tests.toy_chains import TOY, WEIGHTS, records
@@ -9,9 +10,11 @@ from utils.evaluation.diagnostics import rhat
 from utils.evaluation.metrics import accuracy, mean_nll
 from utils.methods.hmc import method as hmc
 from utils.methods.hmc import record as record_module
-from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings, log_weights
+from utils.methods.hmc.adaptation import HMCSettings
+from utils.methods.hmc.annealing import compare_annealed, log_weights
+from utils.methods.hmc.display import warnings
 from utils.methods.hmc.potential import Force
-from utils.methods.hmc.record import ChainRecord
+from utils.methods.hmc.record import ChainRecord, Schedule
 from utils.methods.method import Problem
 from utils.networks.mlp import MLP
 from utils.networks.registry import load_network
@@ -36,18 +39,44 @@ def test_neighbour_lists_are_as_they_were_asked_for(sharing):
     assert target.safe_margin == 9.0
 
 
-def test_annealed_chains_are_weighed(script, tmp_path):
-    process = script("MNIST_HMC", *TOY, "--num_chains", 2, "--anneal_from", 100)
+def test_annealed_chains_from_the_prior_are_weighed(script, tmp_path):
+    annealed = "--num_chains", 2, "--start", "prior", "--anneal_from", 100, "--temperature", 2
+    process = script("MNIST_HMC", *TOY, *annealed)
     assert process.returncode == 0, process.stderr
     run = tmp_path / "default" / "HMC-MNIST-quick"
     layout = json.loads((run / "chains.json").read_text())
     num_burnin = yaml.safe_load((run / "config.yaml").read_text())["num_burnin"]
-    weights = log_weights(records(run), HMCSettings(0.1, num_burnin, anneal_from=100.0), 2)
+    settings, trace = HMCSettings(0.1, num_burnin, anneal_from=100.0), records(run)
+    weights = log_weights(trace, settings, 2, 2.0)
     assert layout["log_weights"] == weights.tolist()
     assert max(weights) < -10
-    left_out = layout["left_out"]
-    assert left_out == np.flatnonzero(weights < weights.max() - NEGLIGIBLE).tolist()
-    assert ("Left out: 1 of 2 chains" in process.stdout) == (len(left_out) == 1)
+    after = [each for each in trace if not each["burnin"]]
+    potentials = [[each["potential"] for each in after if each["chain"] == k] for k in range(2)]
+    expected = compare_annealed(weights, np.array(potentials))
+    assert layout["potential_rhats"] == expected.potential_rhats
+    assert layout["left_out"] == expected.left_out
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["left_out"] == expected.left_out
+    assert summary["log_weight_spread"] == expected.log_weight_spread
+
+
+def test_annealed_chains_from_elsewhere_have_no_weights(script, tmp_path):
+    process = script("MNIST_HMC", *TOY, "--num_chains", 2, "--anneal_from", 100)
+    assert process.returncode == 0, process.stderr
+    run = tmp_path / "default" / "HMC-MNIST-quick"
+    layout = json.loads((run / "chains.json").read_text())
+    assert layout.keys() == {"num_chains", "samples_per_chain", "stored_per_chain"}
+    assert json.loads((run / "summary.json").read_text())["left_out"] == []
+
+
+def test_what_was_left_out_is_an_estimate():
+    left_out = {"left_out": [2], "log_weight_gap": 39.2, "log_weight_spread": 2.49}
+    fine = dict.fromkeys(("divergences", "not_returned", "followed_back", "violations"), 0)
+    summary = {**left_out, **fine, "diagnostics": {}, "images_per_step": 1, "leapfrog_steps": 1}
+    potential = SimpleNamespace(method="dense", num_points=1)
+    settings, schedule = HMCSettings(0.1, 4), Schedule(4, 4, 8)
+    (warning,) = warnings(summary, settings, schedule, potential)
+    assert all(part in warning for part in ("1 of 4", "estimate", "e^−39", "2.5"))
 
 
 def test_a_run_leaves_what_it_promises(script, tmp_path, data_dir):

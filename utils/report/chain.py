@@ -210,6 +210,8 @@ def _checks(run: PastRun, network: Network, test_labels: Tensor) -> dict:
     names = ("largest_rhat", "smallest_ess_bulk", "smallest_ess_tail", "smallest_ess_squares")
     return {
         "chains": chains - len(left_out), "left_out": len(left_out), "samples_per_chain": stored,
+        "log_weight_gap": layout.get("log_weight_gap"),  # not in runs of earlier versions
+        "log_weight_spread": layout.get("log_weight_spread"),
         "groups": {
             group: {name: numbers[name] for name in names}
             for group, numbers in found["groups"].items() if numbers
@@ -335,9 +337,7 @@ def _check_table(checks: dict) -> str:
     ]
     lines = [
         "## Checks", "",
-        f"{stored}; {checks['left_out']} more left out, as annealed importance sampling says that "
-        "their regions hold next to nothing of the posterior." if checks.get("left_out") else
-        f"{stored}.", "",
+        stored + _left_out(checks) + ".", "",
         Table(head, rows).markdown(), "",
         LABELS_REMARK, "",
         f"Acceptance {checks['acceptance']:.2f}, {plural(checks['divergences'], 'divergence')}, "
@@ -349,6 +349,21 @@ def _check_table(checks: dict) -> str:
         _verdict(checks["shortfalls"]),
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _left_out(checks: dict) -> str:
+    if not checks.get("left_out"):
+        return ""
+    text = (
+        f"; {checks['left_out']} more left out, in other regions, which annealed importance "
+        "sampling estimates to hold next to nothing of the posterior"
+    )
+    if checks.get("log_weight_gap") is not None:
+        text += (
+            f" (e^−{checks['log_weight_gap']:.0f}; log weights of chains that agree have a "
+            f"standard deviation of {checks['log_weight_spread']:.1f} nats)"
+        )
+    return text
 
 
 def _cells(group: dict) -> list[str]:

@@ -1,13 +1,11 @@
 """Settings of the sampler: step sizes, adapted or not, and lengths of trajectories."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from utils.runs.seeding import generator
 
-import numpy as np
 import torch
 
 # An adapted step size stays within this factor of the configured one. Otherwise a few rejections in
@@ -15,7 +13,6 @@ import torch
 LARGEST_CHANGE = 100.0
 MASS_STATES = 500  # of burn-in, about as many as a mass is learnt from: more add little
 HOT_SHARE = 0.5  # of burn-in, in which an annealed likelihood cools down
-NEGLIGIBLE = 12.0  # nats below the best chain, much more than weights of one region vary
 
 
 class StepSizeAdaptation(NamedTuple):
@@ -102,34 +99,3 @@ class HMCSettings:
         uniform = torch.rand((), generator=generator(*stream), dtype=torch.float64).item()
         factor = 1 + self.jitter * (2 * uniform - 1)
         return max(1, round(factor * self.expected_steps(adaptation, iteration)))
-
-
-# ---- annealed chains
-
-
-def log_weights(
-    records: Iterable[dict], settings: HMCSettings, num_chains: int, temperature: float = 1.0
-) -> np.ndarray:
-    """Return the chains' log w from the records of their transitions: 0 without annealing.
-
-    A chain whose likelihood cools down from temperature T_0 to T_1, T_2, … carries the weight
-
-        log w = −Σ_t (1/T_{t+1} − 1/T_t) NLL(θ_t)
-
-    of annealed importance sampling (Neal 2001), where θ_t is its state after a transition at T_t;
-    the last is the posterior's temperature. Such weights estimate how much of the posterior lies
-    where a chain has ended, and those of chains from one region differ by a few nats. A chain far
-    below the best is stuck where the posterior is not.
-    """
-    weights = np.zeros(num_chains)
-    for record in records:
-        made = record["iteration"]  # transitions, this one included
-        if made <= settings.hot_transitions:
-            cooling = 1 / settings.heat_at(made) - 1 / settings.heat_at(made - 1)
-            weights[record["chain"]] -= cooling * record["nll"] / temperature
-    return weights
-
-
-def negligible_chains(weights: np.ndarray) -> list[int]:
-    """Return the chains whose weights say that their regions hold nothing."""
-    return np.flatnonzero(weights < weights.max() - NEGLIGIBLE).tolist()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
-from utils.methods.hmc.leapfrog import DIVERGENT, WayBack, leapfrog, way_back
+from utils.methods.hmc.leapfrog import DIVERGENT, WayBack, leapfrog, returns, way_back
 from utils.methods.hmc.mass import IDENTITY, MassAdaptation, MassMatrix
 from utils.runs.ranks import ALONE, Ranks
 from utils.runs.seeding import generator
@@ -42,12 +42,17 @@ class Transition(NamedTuple):
     @property
     def returned(self) -> bool:
         """Whether the way back led to the start, as far as is known."""
-        return WayBack(self.reversal_miss, self.reversal_gap).returned
+        return returns(self.reversal_miss, self.reversal_gap)
 
     @classmethod
     def from_numbers(cls, numbers: list[float]) -> "Transition":
-        kinds = cls.__annotations__.values()
-        return cls(*(kind(number) for kind, number in zip(kinds, numbers, strict=True)))
+        """Return the transition that ranks share as a row of float64 numbers."""
+        made = cls(*numbers)
+        return made._replace(
+            accepted=bool(made.accepted), divergent=bool(made.divergent),
+            followed_back=bool(made.followed_back),
+            num_steps=int(made.num_steps), violations=int(made.violations),
+        )  # fmt: skip
 
 
 def transition(
@@ -71,7 +76,7 @@ def transition(
     uniform = torch.rand((), generator=generator(seed, "accept", *names), dtype=torch.float64)
     back = WayBack(0.0, 0.0)
     chosen = torch.rand((), generator=generator(seed, "reversal", *names), dtype=torch.float64)
-    follow = chosen.item() * reversal_every < (reversal_every > 0) and not divergent
+    follow = reversal_every > 0 and chosen.item() < 1 / reversal_every and not divergent
     if follow:
         back = way_back(target, weights, path, step_size, num_steps, on_step, mass)
     accepted = uniform.item() < accept_prob and back.returned

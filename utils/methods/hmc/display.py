@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from utils.evaluation.diagnostics import FOLLOW_LABELS, LABELS_REMARK, MAX_RHAT, slow_groups
-from utils.methods.hmc.adaptation import NEGLIGIBLE, HMCSettings
+from utils.methods.hmc.adaptation import HMCSettings
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.neighbour_list import WORTHWHILE_SHARE
 from utils.methods.hmc.potential import Potential
@@ -110,9 +110,11 @@ def warnings(
         )
     if summary["left_out"]:
         yield (
-            f"Left out: {len(summary['left_out'])} of {schedule.num_chains} chains. By annealed "
-            f"importance sampling (chains.json) their regions hold less than e^−{NEGLIGIBLE:g} of "
-            "the posterior."
+            f"Left out: {len(summary['left_out'])} of {schedule.num_chains} chains. They are in "
+            "regions of other potential, which annealed importance sampling estimates to hold "
+            f"e^−{summary['log_weight_gap']:.0f} of the posterior or less; log weights of the "
+            f"chains that agree have a standard deviation of {summary['log_weight_spread']:.1f} "
+            "nats (chains.json)."
         )
     missed, followed = summary["not_returned"], summary["followed_back"]
     if missed:

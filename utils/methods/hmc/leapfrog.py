@@ -89,7 +89,12 @@ class WayBack(NamedTuple):
 
     @property
     def returned(self) -> bool:
-        return self.miss <= LARGEST_MISS and abs(self.gap) <= LARGEST_GAP  # NaN is not
+        return returns(self.miss, self.gap)
+
+
+def returns(miss: float, gap: float) -> bool:
+    """Return whether a way back led to the start, of the miss and gap in `WayBack`."""
+    return miss <= LARGEST_MISS and abs(gap) <= LARGEST_GAP  # not if one is NaN
 
 
 def way_back(

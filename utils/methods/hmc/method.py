@@ -70,8 +70,8 @@ class HMCConfig(PriorConfig):
     )
     anneal_from: float = option(
         1.0,
-        "temperature of the likelihood in the first transition, which falls to --temperature in "
-        "the first half of burn-in, so that chains leave poor modes; 1: it is that throughout",
+        "factor by which the likelihood's temperature is above --temperature in the first "
+        "transition; it falls to 1 in the first half of burn-in, so that chains leave poor modes",
         minimum=1,
     )
     mass: str = option(

@@ -16,12 +16,8 @@ from pathlib import Path
 
 from utils.evaluation.diagnostics import MIN_DRAWS, Quantities, diagnose_all
 from utils.evaluation.metrics import accuracy
-from utils.methods.hmc.adaptation import (
-    HMCSettings,
-    StepSizeAdaptation,
-    log_weights,
-    negligible_chains,
-)
+from utils.methods.hmc.adaptation import HMCSettings, StepSizeAdaptation
+from utils.methods.hmc.annealing import AnnealedChains, compare_annealed, log_weights
 from utils.methods.hmc.chains import Chains, Transition
 from utils.methods.hmc.mass import MassAdaptation, MassMatrix
 from utils.methods.method import Problem, scores_on
@@ -342,21 +338,30 @@ class ChainRecord:
         )
         return diagnostics["groups"]
 
-    def _leave_out(self, settings: HMCSettings) -> list[int]:
-        """Return annealed chains in regions that hold nothing, and note them for readers."""
-        if not settings.hot_transitions:
-            return []
-        records = read_records(self.run.path("trace.jsonl"))
-        weights = log_weights(records, settings, self._schedule.num_chains, self._temperature)
-        left_out = negligible_chains(weights)
-        self._save_layout(log_weights=weights.tolist(), left_out=left_out)
-        return left_out
+    def _compare(self, settings: HMCSettings) -> AnnealedChains | None:
+        """Return annealed chains beside each other, and note for readers which are left out.
+
+        Return None unless they began at draws from the prior, for then they have no weights.
+        """
+        if not settings.hot_transitions or self.run.config.start != "prior":
+            return None
+        chains = self._schedule.num_chains
+        records = list(read_records(self.run.path("trace.jsonl")))
+        weights = log_weights(records, settings, chains, self._temperature)
+        potentials = [
+            [each["potential"] for each in records if each["chain"] == k and not each["burnin"]]
+            for k in range(chains)
+        ]
+        comparison = compare_annealed(weights, np.array(potentials))
+        self._save_layout(**comparison._asdict())
+        return comparison
 
     def finish(self, settings: HMCSettings) -> dict:
         """Write diagnostics and final scores, mark the run as finished, and return its summary."""
         self._checkpoint()
         counters, labels, schedule = self.counters, self._data.test_labels, self._schedule
-        left_out = self._leave_out(settings)
+        comparison = self._compare(settings)
+        left_out = comparison.left_out if comparison else []
         kept = [k for k in range(schedule.num_chains) if k not in left_out]
         average = self._probability_sums[kept].sum(0) / (len(kept) * schedule.num_samples)
         summary = {
@@ -370,6 +375,9 @@ class ChainRecord:
             "left_out": left_out,
             "diagnostics": self._diagnose(self.chains.iteration, left_out),
         }
+        if comparison:
+            summary["log_weight_spread"] = comparison.log_weight_spread
+            summary["log_weight_gap"] = comparison.log_weight_gap
         if self._data.valid_labels is not None:
             images, samples = self._data.valid_images, open_samples(self.run.directory, fewest=1)
             samples = (weights.to(images.device) for weights in samples)
