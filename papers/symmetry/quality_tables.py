@@ -211,7 +211,7 @@ def power_table(power: dict, few: dict, reference: str) -> Table:
     ]  # fmt: skip
     by_modes = (
         " In brackets: a half beside as many changed networks, or pieces of chains, as rows of "
-        "several modes have modes. Tests of these rows have this power."
+        "several modes have modes. Tests of these rows have about this power."
     )
     return Table(
         ["compared by", *changes], lines,
