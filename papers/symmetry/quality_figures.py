@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
 from utils.report.figures import BLUE, GOLD, GREEN, GREY, ORANGE, PURPLE, SKY, panels
@@ -105,14 +105,18 @@ AGAINST = {
 
 
 REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
+MARKERS = "os^DvP*<>hp"  # as many as have no divisor in common with COLORS
 LEAST_IN_BIN = 20  # images, of a reliability diagram
 
 
-def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
-    """Return a marker and a color for each posterior; no two are alike."""
+def looks_of(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Return a marker and a color for each posterior; up to eight differ in both.
+
+    No two of 88 are alike.
+    """
     others = [name for name in names if name not in REFERENCE_MARKERS]
     looks = {name: (marker, GREY) for name, marker in REFERENCE_MARKERS.items() if name in names}
-    return looks | dict(zip(others, product("os^Dv", COLORS), strict=False))
+    return looks | dict(zip(others, zip(cycle(MARKERS), cycle(COLORS), strict=False), strict=False))
 
 
 def _rows(source: Path, chosen=lambda row: True) -> tuple[list[dict], list[str]]:
@@ -179,7 +183,7 @@ def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances."""
     found = json.loads(Path(source).with_name("correlations.json").read_text())
     rows, names = _rows(source, lambda row: row["distances"].get("networks"))
-    looks = _looks(names)
+    looks = looks_of(names)
     known = rows[0]["distances"]["networks"]
     measures = {key: each for key, each in MEASURED.items() if key in known}
     drawn, axes = panels(len(measures), len(AGAINST), width=2.4, height=2.3)
