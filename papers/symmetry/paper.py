@@ -10,6 +10,7 @@ from papers.symmetry import (
 )
 from papers.symmetry.plan import SYMMETRY_ARTEFACTS, SYMMETRY_STEPS
 from papers.symmetry.quality_tables import quality_tables
+from papers.symmetry.table1 import published_tables
 from utils.report.chain import mixing_warning
 from utils.report.paper import Paper, RunTables, Section
 from utils.report.results import Results
@@ -25,7 +26,7 @@ INTRODUCTION = (
 TERMS = {
     "Mass": "the sum of the squared weights of a network, without biases.",
     "Minimum mass": "the smallest mass that scaling a network's units can reach without changing "
-    "its function; the excess is the mass above that, in relation to it.",
+    "its function; the excess is the mass above that, relative to it.",
     "Imbalance": "incoming minus outgoing mass of a unit. Biases count here, as weight decay pulls "
     "on them, too.",
     "Projection": "scaling a network to its minimum mass while it is trained. Biases count here, "
@@ -58,7 +59,9 @@ def other_networks(results: Results) -> str:
 
 def posterior_tables(results: Results) -> list[Table]:
     summary = results.json("symmetry_table", "summary.json")
-    return quality_tables(results.json("symmetry_table", "table.json"), summary)
+    rows = results.json("symmetry_table", "table.json")
+    beside = published_tables(rows, summary["network"], results.dataset)
+    return [*beside, *quality_tables(rows, summary)]
 
 
 CLAIMS = (  # in the order of the report
@@ -99,7 +102,11 @@ SECTIONS = (
     ),
     Section(
         "diversity", "Figure 3", "Figure 3: diversity of independent networks",
-        (quality_figures.functional_collapse, quality_figures.diversity_scale),
+        (
+            quality_figures.functional_collapse,
+            RunTables("symmetry_diversity", tables.pairs_of_networks),
+            quality_figures.diversity_scale,
+        ),
     ),
     Section(
         "marginals", "Marginals", "The corollary: all units of a layer are alike",

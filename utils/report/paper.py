@@ -3,7 +3,7 @@
 Each paper is a folder in papers/ that defines one `Paper`; papers/__init__.py lists them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,6 +51,35 @@ MARKS = {  # their signs and styles
     HOLDS: ("✓", "holds"), PARTLY: ("◐", "partly"), FAILS: ("✗", "fails"),
     UNDECIDED: ("?", "unknown"), UNKNOWN: ("–", "unknown"),
 }  # fmt: skip
+
+
+CLEAR = 2  # standard errors from a threshold decide
+
+
+def is_below(value: float, limit: float, error: float = 0.0) -> bool | None:
+    """Say whether a value is below a limit; None if that is within CLEAR standard errors."""
+    if abs(value - limit) < CLEAR * error:
+        return None
+    return value < limit
+
+
+def decide(parts: Sequence[bool | None], rule: Callable[[Sequence[bool]], str]) -> str:
+    """Return the mark for parts of a criterion; no verdict if it depends on one that is unknown.
+
+    The rule must not give a worse mark if more parts are met.
+    """
+    best, worst = (
+        rule([unknown if part is None else part for part in parts]) for unknown in (True, False)
+    )
+    return best if best == worst else UNDECIDED
+
+
+def all_or_some(parts: Sequence[bool]) -> str:
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
+def all_or_half(parts: Sequence[bool]) -> str:
+    return HOLDS if all(parts) else PARTLY if 2 * sum(parts) >= len(parts) else FAILS
 
 
 class Finding(NamedTuple):
