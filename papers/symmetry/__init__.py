@@ -6,6 +6,7 @@ it:
     values             these numbers, and the standard error of a median
     balance            cells of a grid of trainings: masses and scores, and which cells count
     collapse           how alike networks are in what they predict
+    batch_norm         why networks with batch normalisation have no minimum mass
     plan               scripts in order, with configs and times in each preset
     tables             the paper's numbers next to ours, but for its Table 1
     table1             the paper's Table 1 beside ours
