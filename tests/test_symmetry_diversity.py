@@ -9,7 +9,7 @@ from tests.offline_runs import check_told
 from utils.networks.mlp import MLP
 from utils.posteriors.samples import Points
 from utils.quality.diversity import entropy, mutual_information
-from utils.report.paper import FAILS, HOLDS, PARTLY
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED
 from utils.report.results import Results, RunResult
 
 import numpy as np
@@ -83,15 +83,18 @@ def test_chains_are_no_independent_networks(script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("copies", "high", "mark"),
-    [(0.001, 0.2, HOLDS), (0.001, 0.5, PARTLY), (0.2, 0.5, PARTLY), (0.2, 0.2, PARTLY)],
-)
-def test_the_claim_follows_its_criterion(tmp_path, copies, high, mark):
+    ("copies", "low", "high", "mark"),
+    [
+        (0.001, -0.2, 0.2, HOLDS), (0.001, 0.4, 0.5, PARTLY), (0.2, 0.4, 0.5, PARTLY),
+        (0.2, -0.2, 0.2, PARTLY), (0.001, -0.2, 0.5, UNDECIDED), (0.2, -0.2, 0.5, PARTLY),
+    ],
+)  # fmt: skip
+def test_the_claim_follows_its_criterion(tmp_path, copies, low, high, mark):
     side = {"mean": 0.1, "disagreement": 0.2, "relative_deviation": 0.1, "quantiles": [0.05, 0.06]}
     name = "relative_deviation_without_image_noise"
     summary = {
         "networks": 9, "ood": "X", "inside": side | {name: 0.1}, "outside": side | {name: 0.2},
-        "correlation": {"rho": 0.1, "low": -0.2, "high": high, "p": 0.5},
+        "correlation": {"rho": 0.1, "low": low, "high": high, "p": 0.5},
         "groups": {"copies": {"inside": copies}},
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(summary))

@@ -12,6 +12,7 @@ from utils.symmetry.unit_order import p_value
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 OPTIMISERS = {"SGD": BLUE, "SGD with momentum": ORANGE, "Adam": GREY}  # their colours
 NEAR_ZERO = 1e-3  # up to here an axis of weight decay × time is linear
@@ -139,13 +140,13 @@ def intervention(source: Path) -> Figure:
             axis.scatter(plain[name], change, s=10, linewidths=0, alpha=0.7, **look)
         axis.axhline(0, color=GREY, linewidth=0.8)
         axis.set(xlabel=f"{label}, as usual", ylabel="change")
-    for name, marker in markers.items():
-        axes[0].scatter([], [], s=10, color=GREY, marker=marker, label=name)
-    for name in ("SGD", "SGD with momentum"):
-        axes[1].plot([], [], ".", color=OPTIMISERS[name], label=name)
-    if cells:
-        axes[0].legend()
-    axes[1].legend()
+    looks = {name: (GREY, marker) for name, marker in markers.items()}
+    looks |= {name: (OPTIMISERS[name], ".") for name in ("SGD", "SGD with momentum")}
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, markersize=4, color=color, label=name)
+        for name, (color, marker) in looks.items()
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return drawn
 
 

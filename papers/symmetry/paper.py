@@ -10,6 +10,7 @@ from papers.symmetry import (
 )
 from papers.symmetry.plan import SYMMETRY_ARTEFACTS, SYMMETRY_STEPS
 from papers.symmetry.quality_tables import quality_tables
+from papers.symmetry.table1 import published_tables
 from utils.report.chain import mixing_warning
 from utils.report.paper import Paper, RunTables, Section
 from utils.report.results import Results
@@ -25,7 +26,7 @@ INTRODUCTION = (
 TERMS = {
     "Mass": "the sum of the squared weights of a network, without biases.",
     "Minimum mass": "the smallest mass that scaling a network's units can reach without changing "
-    "its function; the excess is the mass above that, in relation to it.",
+    "its function; the excess is the mass above that, relative to it.",
     "Imbalance": "incoming minus outgoing mass of a unit. Biases count here, as weight decay pulls "
     "on them, too.",
     "Projection": "scaling a network to its minimum mass while it is trained. Biases count here, "
@@ -58,22 +59,23 @@ def other_networks(results: Results) -> str:
 
 def posterior_tables(results: Results) -> list[Table]:
     names = ("table.json", "summary.json", "correlations.json")
-    return quality_tables(*(results.json("symmetry_table", name) for name in names))
+    rows, summary, related = (results.json("symmetry_table", name) for name in names)
+    beside = published_tables(rows, summary["network"], results.dataset)
+    return [*beside, *quality_tables(rows, summary, related)]
 
 
 CLAIMS = (  # in the order of the report
-    claims.mixture_of_copies, claims.simpler_without_symmetries, claims.shapes_match,
-    claims.units_are_exchangeable,
-    mass_claims.mass_is_convex, mass_claims.training_stays_above_minimum,
-    mass_claims.clusters_match, mass_claims.excess_matches,
-    claims.order_settles,
-    mass_claims.imbalance_decays_as_without_noise, mass_claims.projection_changes_little,
-    claims.scales_matter,
+    claims.mixture_of_copies, claims.units_are_exchangeable,
     quality_claims.several_modes_are_better,
     quality_claims.no_correlation, quality_claims.no_correlation_beside_hmc,
     quality_claims.no_correlation_of_modes, quality_claims.no_correlation_of_modes_beside_hmc,
-    quality_claims.several_modes_are_more_diverse, quality_claims.networks_stand_in,
-    quality_claims.plain_networks_suffice, quality_claims.collapse_is_absent,
+    quality_claims.several_modes_are_more_diverse, quality_claims.collapse_is_absent,
+    mass_claims.mass_is_convex, mass_claims.training_stays_above_minimum,
+    mass_claims.noise_outweighs_decay, mass_claims.batch_norm_is_degenerate,
+    claims.simpler_without_symmetries, claims.shapes_match,
+    mass_claims.clusters_match, mass_claims.excess_matches, claims.order_settles,
+    mass_claims.imbalance_decays_as_without_noise, mass_claims.projection_changes_little,
+    claims.scales_matter, quality_claims.networks_stand_in, quality_claims.plain_networks_suffice,
 )  # fmt: skip
 SECTIONS = (
     Section(
@@ -101,7 +103,11 @@ SECTIONS = (
     ),
     Section(
         "diversity", "Figure 3", "Figure 3: diversity of independent networks",
-        (quality_figures.functional_collapse, quality_figures.diversity_scale),
+        (
+            quality_figures.functional_collapse,
+            RunTables("symmetry_diversity", tables.pairs_of_networks),
+            quality_figures.diversity_scale,
+        ),
     ),
     Section(
         "marginals", "Marginals", "The corollary: all units of a layer are alike",

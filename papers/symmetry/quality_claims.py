@@ -3,12 +3,22 @@
 The paper gives no thresholds, so the criteria are ours.
 """
 
-import math
-
 from papers.symmetry.claims import SIGNIFICANT
 from papers.symmetry.quality_tables import ORDERED, SCORES, WEIGHTS
+from papers.symmetry.table1 import change
 from papers.symmetry.values import published
-from utils.report.paper import FAILS, HOLDS, PARTLY, Finding, claim
+from utils.report.paper import (
+    CLEAR,
+    FAILS,
+    HOLDS,
+    PARTLY,
+    UNDECIDED,
+    Finding,
+    all_or_half,
+    all_or_some,
+    claim,
+    decide,
+)
 from utils.report.results import Missing, Results
 from utils.settings.wording import plural
 
@@ -21,11 +31,13 @@ WEAK = 0.3  # a rank correlation within ± this is weak
 @claim(
     "Functional collapse is absent, yet independent networks differ by nearly the same amount in "
     "distribution, by more varied amounts out of it, and the two are only weakly related.",
+    number="6",
     source="Section 5.1, Figure 3",
     criterion="three parts: less than 1 % of all pairs have a mutual information as low as copies "
     "of one network have on average; the relative deviation, without the noise of finite images, "
     "is smaller in distribution than out of it; and the 95 % interval of the rank correlation lies "
-    f"within ±{WEAK}. Holds if all are met, in part if one or two",
+    f"within ±{WEAK}. Holds if all are met, in part if one or two; no verdict if that depends on "
+    f"an interval with {WEAK} or −{WEAK} in it",
     kinds=("symmetry_diversity",),
 )
 def collapse_is_absent(results: Results) -> Finding:
@@ -33,13 +45,9 @@ def collapse_is_absent(results: Results) -> Finding:
     inside, outside, rho = (summary[name] for name in ("inside", "outside", "correlation"))
     copies, paper = summary["groups"]["copies"]["inside"], published("diversity")
     name = "relative_deviation_without_image_noise"
-    met = (
-        inside["quantiles"][1] > copies,
-        inside[name] < outside[name],
-        -WEAK < rho["low"] <= rho["high"] < WEAK,
-    )
+    met = (inside["quantiles"][1] > copies, inside[name] < outside[name], _is_weak(rho))
     return Finding(
-        HOLDS if all(met) else PARTLY if any(met) else FAILS,
+        decide(met, all_or_some),
         f"{summary['networks']} networks: mutual information {inside['mean']:.4f} nats in "
         f"distribution (disagreement {100 * inside['disagreement']:.1f} %), {outside['mean']:.4f} "
         f"on {summary['ood']} ({100 * outside['disagreement']:.1f} %); copies of one network "
@@ -52,6 +60,14 @@ def collapse_is_absent(results: Results) -> Finding:
     )
 
 
+def _is_weak(correlation: dict) -> bool | None:
+    """Say whether a correlation lies within ±WEAK; None if its interval does not tell."""
+    low, high = correlation["low"], correlation["high"]
+    if -WEAK < low <= high < WEAK:
+        return True
+    return False if low > WEAK or high < -WEAK else None
+
+
 def _span(ends: list[float]) -> str:
     lowest, mode, highest = ends
     return f"{mode} ({lowest} to {highest})"
@@ -61,7 +77,6 @@ def _span(ends: list[float]) -> str:
 
 DISTANCES = (*WEIGHTS, "inside", "outside", "units")
 HIGHER = ("accuracy", "aupr_in", "mi_inside", "mi_outside")  # is better, or more diverse
-CLEAR = 2  # standard errors
 MARGIN = 0.02  # nats
 
 
@@ -81,26 +96,24 @@ def _pairs(rows: list[dict]) -> list[tuple[str, dict, dict]]:
 
 def _gain(one: dict, several: dict, score: str) -> tuple[float, float]:
     """Return by how much several modes are better, and its standard error."""
-    values, errors = ([row[part][score] for row in (several, one)] for part in ("scores", "errors"))
-    if None in values:
-        return math.nan, math.nan
-    change = (values[0] - values[1]) * (1 if score in HIGHER else -1)
-    return change, math.hypot(*(error or 0.0 for error in errors))
+    difference, error = change(one, several, score)
+    return difference * (1 if score in HIGHER else -1), error
 
 
 def _is_better(one: dict, several: dict, score: str) -> bool:
-    change, error = _gain(one, several, score)
-    return change > CLEAR * error
+    gain, error = _gain(one, several, score)
+    return gain > CLEAR * error
 
 
 @claim(
     "Posteriors with several modes are better than those with one: in accuracy, Brier score and "
     "calibration, and in detecting images from elsewhere.",
+    number="3",
     source="Table 1",
     criterion=f"of all methods and the scores {', '.join(SCORES.values())}, with as many samples "
     f"of one mode as of several: holds if several modes are better by {CLEAR} standard errors in "
-    "80 % of the cases and worse in none; in part if better in more cases than worse, or if no "
-    "difference is as large, since absence cannot be shown",
+    "80 % of the cases and worse in none; in part if better in more cases than worse; no verdict "
+    "if no difference is as large, since absence cannot be shown",
     kinds=("symmetry_table",),
     in_short={
         HOLDS: "Whatever the method, several modes are better than one",
@@ -116,16 +129,16 @@ def several_modes_are_better(results: Results) -> Finding:
     for name, one, several in pairs:
         clear = {"better": [], "worse": []}
         for score, title in SCORES.items():
-            change, error = _gain(one, several, score)
+            gain, error = _gain(one, several, score)
             cases += 1
-            if abs(change) > CLEAR * error:
-                clear["better" if change > 0 else "worse"].append(title)
+            if abs(gain) > CLEAR * error:
+                clear["better" if gain > 0 else "worse"].append(title)
         better, worse = better + len(clear["better"]), worse + len(clear["worse"])
         listed = (f"{word} in {', '.join(names)}" for word, names in clear.items() if names)
         details.append(f"{name}: {'; '.join(listed) or 'no clear difference'}")
     holds = better >= 0.8 * cases and not worse
     return Finding(
-        HOLDS if holds else PARTLY if better > worse or not better + worse else FAILS,
+        HOLDS if holds else PARTLY if better > worse else FAILS if worse else UNDECIDED,
         f"Clearly better in {better} of {cases} cases, clearly worse in {worse}. "
         f"{'. '.join(details)}.",
         f"of {cases} scores in {plural(len(pairs), 'row')} {better} are clearly better and "
@@ -135,6 +148,7 @@ def several_modes_are_better(results: Results) -> Finding:
 
 @claim(
     "Posteriors with several modes are more diverse, in and out of the distribution.",
+    number="5",
     source="Table 1",
     criterion=f"holds if the mutual information is larger by {CLEAR} standard errors with several "
     "modes, for all methods and on both kinds of images; in part if in half of the cases",
@@ -153,7 +167,7 @@ def several_modes_are_more_diverse(results: Results) -> Finding:
     if not more:
         raise Missing("No posterior has rows with several samples of one mode and of several")
     return Finding(
-        HOLDS if all(more) else PARTLY if 2 * sum(more) >= len(more) else FAILS,
+        all_or_half(more),
         f"Clearly more in {sum(more)} of {len(more)} cases (nats): {'; '.join(details)}.",
     )
 
@@ -162,7 +176,7 @@ UNRELATED_IF = (
     "rank correlations of MMD² of weights, as they are and without symmetries, with "
     f"{', '.join(SCORES.values())}, over {{}}: does not hold if one is significant (p < "
     f"{SIGNIFICANT}, corrected for their number); holds if all 95 % intervals lie within ±{WEAK}; "
-    "else absence cannot be shown: in part"
+    "else no verdict, since absence cannot be shown"
 )
 BETWEEN = UNRELATED_IF.format("rows, by ranks within those of one mode and of several")
 WITHIN = UNRELATED_IF.format("single modes, by ranks within each method")
@@ -171,6 +185,7 @@ WITHIN = UNRELATED_IF.format("single modes, by ranks within each method")
 @claim(
     "Between methods, there is no clear correlation between the distance of a posterior's weights "
     "to independent networks and its scores.",
+    number="4",
     source="Section 4.3, Table 1",
     criterion=BETWEEN,
     kinds=("symmetry_table",),
@@ -233,7 +248,7 @@ def _uncorrelated(results: Results, over: str, reference: str) -> Finding:
     corrected = min(1, len(weights) * cell["p"])
     absent = all(-WEAK < each["low"] <= each["high"] < WEAK for each in weights.values())
     return Finding(
-        FAILS if corrected < SIGNIFICANT else HOLDS if absent else PARTLY,
+        FAILS if corrected < SIGNIFICANT else HOLDS if absent else UNDECIDED,
         f"Over {cell['count']} {over} the clearest of {len(weights)} correlations is of {name}: "
         f"ρ = {cell['rho']:.2f} ({cell['low']:.2f} to {cell['high']:.2f}), "
         f"{written_p(cell)}; corrected for all {len(weights)}, {written_p(cell, len(weights))}.",
@@ -308,14 +323,16 @@ def networks_stand_in(results: Results) -> Finding:
     "Several plain networks predict as well as any approximation with as many modes.",
     source="ours; the comparison that users ask for",
     criterion=f"by NLL, of methods other than HMC with as many modes as networks: does not hold if "
-    f"several are better by {CLEAR} standard errors; holds if the networks are at most {MARGIN} "
-    f"nats worse than each, with {CLEAR} standard errors; else in part",
+    f"several are better by {CLEAR} standard errors, in part if one is; holds if the networks are "
+    f"at most {MARGIN} nats worse than each, with {CLEAR} standard errors; else no verdict",
     kinds=("symmetry_table",),
     ours=True,
     in_short={
         HOLDS: "No approximation with several modes predicts better than as many plain networks",
-        PARTLY: "Few approximations with several modes, if any, predict better than plain networks",
-        FAILS: "Several approximations predict better than plain networks",
+        PARTLY: "One approximation predicts better than as many plain networks",
+        FAILS: "Several approximations predict better than as many plain networks",
+        UNDECIDED: "No approximation is clearly better than as many plain networks, but one could "
+        f"be by more than {MARGIN} nats",
     },
 )
 def plain_networks_suffice(results: Results) -> Finding:
@@ -331,10 +348,11 @@ def plain_networks_suffice(results: Results) -> Finding:
     better = [name for name, row in several.items() if _is_better(networks, row, "nll")]
     gains = [_gain(networks, row, "nll") for row in several.values()]
     close = all(gain + CLEAR * error <= MARGIN for gain, error in gains)
+    mark = (HOLDS if close else UNDECIDED, PARTLY, FAILS)[min(len(better), 2)]
     order = sorted([("networks", networks), *several.items()], key=lambda each: _nll(each[1])[0])
     listed = ", ".join(f"{name} {_nll(row)[0]:.3f} ± {_nll(row)[1]:.3f}" for name, row in order)
     return Finding(
-        FAILS if len(better) > 1 else HOLDS if close and not better else PARTLY,
+        mark,
         f"NLL with several modes, in nats: {listed}.",
         f"the NLL is {listed} nats",
     )

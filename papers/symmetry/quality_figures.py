@@ -93,15 +93,18 @@ BESIDE_SCORES = (  # distances, and the scores that they are drawn with
 )  # fmt: skip
 MEASURED = {"rebased": "rebased", "inside": "predictions"}
 AGAINST = {"accuracy": "accuracy", "ece": "ECE", "aupr_in": "AUPR in"}
-MARKERS = "os^DvPX<>h*p"
 
 
 REFERENCE_MARKERS = {"networks": "x", "hmc": "+"}
+MARKERS = "os^DvP*<>hp"  # as many as have no divisor in common with COLORS
 LEAST_IN_BIN = 20  # images, of a reliability diagram
 
 
-def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
-    """Return a marker and a color for each posterior; no two are alike."""
+def looks_of(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Return a marker and a color for each posterior; up to eight differ in both.
+
+    No two of 88 are alike.
+    """
     others = [name for name in names if name not in REFERENCE_MARKERS]
     looks = {name: (marker, GREY) for name, marker in REFERENCE_MARKERS.items() if name in names}
     return looks | dict(zip(others, zip(cycle(MARKERS), cycle(COLORS)), strict=False))
@@ -173,7 +176,7 @@ def quality_and_scores(source: Path) -> Figure:
     """Draw scores against distances, with a row for one mode and for several of each reference."""
     related = json.loads(Path(source).with_name("correlations.json").read_text())
     rows, names = _rows(source, lambda row: row["distances"])
-    looks = _looks(names)
+    looks = looks_of(names)
     references = list(rows[0]["distances"])
     known = rows[0]["distances"][references[0]]
     shown = [pair for pair in BESIDE_SCORES if pair[0] in known]

@@ -11,7 +11,10 @@ from utils.report.chain import mixing_warning
 from utils.report.figures import panels
 from utils.report.page import write_report
 from utils.report.paper import (
+    FAILS,
     HOLDS,
+    PARTLY,
+    UNDECIDED,
     Conclusion,
     Finding,
     Paper,
@@ -20,8 +23,12 @@ from utils.report.paper import (
     RunTables,
     Section,
     Step,
+    all_or_half,
+    all_or_some,
     claim,
+    decide,
     figure,
+    is_below,
 )
 from utils.report.results import Results, open_results
 from utils.report.tables import Table
@@ -152,20 +159,29 @@ def test_the_numbers_are_for_programs_to_read(run, write, tmp_path):
     assert told["in_short"] == "Ages are whole: 37 years."
 
 
-def test_papers_share_a_report_and_their_runs(run, write):
-    question = Conclusion("How old are people?", PAPER.claims)
+def ask_for_age(results) -> str:
+    return f"Ask them: {results['ages'].json('census', 'ages.json')['age']}."
+
+
+def test_papers_share_a_report_and_their_runs(run, write, tmp_path):
+    question = Conclusion("How old are people?", (ask_for_age,), PAPER.claims)
     assert question.question not in write(conclusions=[question])  # nothing to draw together
     page = write(
         PAPER, replace(PAPER, name="again", heading="Ages again", numbers={}),
-        conclusions=[question, Conclusion("Nobody knows?", ())],
+        conclusions=[question, Conclusion("Nobody knows?", (lambda results: "",), ())],
     )  # fmt: skip
     assert re.findall("<h1 id=([a-z-]+)>", page) == ["ages-top", "again-top"]
     overview = page.split("<h1 id=ages-top>")[0]
     assert "<h3>How old are people?</h3>" in overview
-    assert "Ages are whole: 37 years." in overview
+    assert "<p>Ask them: 37.</p>" in overview
+    assert "<a href=#again-ages_are_whole>Ages are &lt;whole&gt; numbers.</a>" in overview
+    assert "<tr id=again-ages_are_whole>" in page
+    assert "Ages are whole: 37 years." not in overview  # it is among the paper's findings
     assert "Nobody knows?" not in page  # as no claim answers it
     assert "id=ages-people>" in page
     assert "id=again-people>" in page
+    numbers = json.loads((tmp_path / "report" / "numbers.json").read_text())
+    assert numbers["advice"] == {"How old are people?": "Ask them: 37."}
     assert page.count("<h2 id=runs>") == 1
     rows = page.split("<h2 id=runs>")[1].split("</table>")[0]
     assert rows.count("<td>census</td>") == 1
@@ -181,6 +197,45 @@ def test_a_question_of_ours_is_not_counted_as_a_claim(run, write):
     page = write(replace(PAPER, claims=(ages_are_whole, question)))
     assert "1 claims (holds: 1)" in page
     assert "Do ages matter?" in page.split("What the paper leaves open")[1]
+
+
+def test_a_finding_stands_below_its_claim_and_the_claims_mark(run, write):
+    page = write()
+    assert (
+        "<li><strong class=holds><span class=mark>✓</span> holds</strong> "
+        "<span>Ages are &lt;whole&gt; numbers.<small>Ages are whole: 37 years.</small></span></li>"
+    ) in page
+
+
+def test_claims_have_the_numbers_by_which_docs_refer_to_them(run, write, tmp_path):
+    assert "numbers of claims" not in write()
+    page = write(replace(PAPER, claims=(replace(ages_are_whole, number="4a"),)))
+    assert "claim 4a (Table 7); holds if they are" in page
+    assert "So are the numbers of claims" in page
+    (told,) = json.loads((tmp_path / "report" / "numbers.json").read_text())["claims"]
+    assert told["number"] == "4a"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"), [(1, 0, True), (2, 0, False), (1, 0.6, None), (0, 0.6, True)]
+)
+def test_two_errors_from_a_limit_decide(value, error, expected):
+    assert is_below(value, 1.5, error) is expected
+
+
+@pytest.mark.parametrize(
+    ("parts", "some", "half"),
+    [
+        ((True, True), HOLDS, HOLDS),
+        ((True, False), PARTLY, PARTLY),
+        ((False, False), FAILS, FAILS),
+        ((True, None), UNDECIDED, UNDECIDED),
+        ((None, True, False), PARTLY, UNDECIDED),
+        ((None, False, False), UNDECIDED, FAILS),
+    ],
+)
+def test_there_is_no_verdict_if_it_depends_on_an_unknown_part(parts, some, half):
+    assert (decide(parts, all_or_some), decide(parts, all_or_half)) == (some, half)
 
 
 def test_what_is_missing_is_said(write):

@@ -21,6 +21,7 @@ from utils.report.elements import document, escaped, folded, image, paragraph, t
 from utils.report.paper import (
     MARKS,
     UNKNOWN,
+    Claim,
     Conclusion,
     Paper,
     RunFigure,
@@ -109,7 +110,7 @@ def write_report(
         )
         for paper, results in papers
     ]  # fmt: skip
-    save_json(directory / "numbers.json", numbers_of(entries))
+    save_json(directory / "numbers.json", numbers_of(entries, conclusions))
     write_images(
         {name: data for entry in entries for name, data in entry.images.items()},
         directory / "figures",
@@ -153,7 +154,7 @@ def read_notes(path: Path, papers: Sequence[tuple[Paper, Results]]) -> list[Note
 # ---- numbers.json
 
 
-def numbers_of(entries: list[Entry]) -> dict:
+def numbers_of(entries: list[Entry], conclusions: Sequence[Conclusion]) -> dict:
     """Return everything the report states, for programs to read."""
     results = entries[0].results
     numbers = {
@@ -161,6 +162,8 @@ def numbers_of(entries: list[Entry]) -> dict:
         "dataset": results.dataset,
         "claims": [_claim_numbers(entry.paper, v) for entry in entries for v in entry.verdicts],
     }
+    if len(entries) > 1:
+        numbers["advice"] = _advice(entries, conclusions)
     for entry in entries:
         for name, read in entry.paper.numbers.items():
             if name in numbers:
@@ -178,7 +181,7 @@ def _claim_numbers(paper: Paper, verdict: Verdict) -> dict:
     return {
         "paper": paper.name, "claim": claim.text, "where": claim.source, "rule": claim.criterion,
         "mark": verdict.mark, "in_short": verdict.in_short, "evidence": verdict.evidence,
-        "of_the_paper": not claim.ours,
+        "of_the_paper": not claim.ours, "number": claim.number,
     }  # fmt: skip
 
 
@@ -211,32 +214,51 @@ def page(entries: list[Entry], conclusions: Sequence[Conclusion]) -> str:
 
 
 def _overview(entries: list[Entry], conclusions: Sequence[Conclusion]) -> list[str]:
-    """Return links to the papers' parts, and what all of them say together."""
+    """Return links to the papers' parts, and advice with the claims of all that it rests on."""
     results = entries[0].results
     title = f"The papers together: {results.preset} preset, {results.dataset}"
     links = [
         f"<a href=#{entry.anchor('top')}>{escaped(entry.paper.heading)}</a>" for entry in entries
     ]
-    verdicts = {id(v.claim): v for entry in entries for v in entry.verdicts if v.in_short}
-    answers = {
-        each.question: [verdicts[id(claim)] for claim in each.claims if id(claim) in verdicts]
-        for each in conclusions
+    advice = _advice(entries, conclusions)
+    links_to_claims = {
+        id(verdict.claim): f"<li>{_marked(verdict.mark)} <a href=#{_claim_anchor(entry, verdict)}>"
+        f"{escaped(verdict.claim.text)}</a></li>"
+        for entry in entries
+        for verdict in entry.verdicts
+        if verdict.mark != UNKNOWN
     }
     return [
         f"<h1>{escaped(title)}</h1>",
         f"<nav>{' '.join(links)} <a href=#runs>Runs</a></nav>",
-        "<p class=soft>Each sentence is about a claim of a paper, or about a question that it "
-        "leaves open; the criterion and the evidence are in that paper's findings.</p>",
+        "<p class=soft>The advice is computed from these runs. It rests on the claims below it; "
+        "each leads to its criterion and evidence.</p>",
         *(
-            f"<h3>{escaped(question)}</h3>\n{_in_short(short)}"
-            for question, short in answers.items()
-            if short
+            f"<h3>{escaped(each.question)}</h3>\n{paragraph(advice[each.question])}\n"
+            + _short_list(links_to_claims.get(id(claim), "") for claim in each.claims)
+            for each in conclusions
+            if each.question in advice
         ),
     ]
 
 
+def _advice(entries: list[Entry], conclusions: Sequence[Conclusion]) -> dict[str, str]:
+    """Return the advice by question, without questions that these runs do not answer."""
+    results = {entry.paper.name: entry.results for entry in entries}
+    advice = {each.question: each.advise(results) for each in conclusions}
+    return {question: text for question, text in advice.items() if text}
+
+
 def _in_short(verdicts: list[Verdict]) -> str:
-    items = [f"<li>{_marked(v.mark)} <span>{escaped(v.in_short)}</span></li>" for v in verdicts]
+    """Return the claims with their marks, and below each what was found."""
+    return _short_list(
+        f"<li>{_marked(verdict.mark)} <span>{escaped(verdict.claim.text)}"
+        f"<small>{escaped(verdict.in_short)}</small></span></li>"
+        for verdict in verdicts
+    )
+
+
+def _short_list(items: Iterable[str]) -> str:
     return f"<ul class=short>{''.join(items)}</ul>"
 
 
@@ -305,31 +327,42 @@ def _findings(entry: Entry) -> list[str]:
     marks = [verdict.mark for verdict in papers]
     counts = ", ".join(f"{mark}: {marks.count(mark)}" for mark in MARKS if mark in marks)
     in_short = [verdict for verdict in entry.verdicts if verdict.in_short]
+    numbered = any(verdict.claim.number for verdict in entry.verdicts)
+    numbers = " So are the numbers of claims." if numbered else ""
     return [
         f"<h2 id={entry.anchor('findings')}>Findings</h2>",
         f"<p class=soft>The mark says how a claim of the paper fares here: "
         f"{', '.join(map(_marked, MARKS))}. The criteria are stated with the claims; they are "
-        f"ours, because the paper gives none. {escaped(entry.paper.rule)}</p>",
+        f"ours, because the paper gives none.{numbers} {escaped(entry.paper.rule)}</p>",
         f"<h3>In short</h3>\n{_in_short(in_short)}" if in_short else "",
         "<h3>What the paper says, and what our numbers say</h3>",
         f"<p>{len(papers)} claims ({counts}).</p>",
-        _claim_table(papers),
-        f"<h3>What the paper leaves open</h3>\n{_claim_table(ours)}" if ours else "",
+        _claim_table(entry, papers),
+        f"<h3>What the paper leaves open</h3>\n{_claim_table(entry, ours)}" if ours else "",
     ]
 
 
-def _claim_table(verdicts: list[Verdict]) -> str:
+def _claim_anchor(entry: Entry, verdict: Verdict) -> str:
+    return entry.anchor(verdict.claim.name)
+
+
+def _claim_table(entry: Entry, verdicts: list[Verdict]) -> str:
     """Return the verdicts as a table, those not measured last."""
     rows = "".join(
-        f"<tr><td>{_marked(verdict.mark)}</td><td>{escaped(verdict.claim.text)}<br>"
-        f"<span class=soft>{escaped(verdict.claim.source)}; {escaped(verdict.claim.criterion)}"
-        f"</span></td><td>{escaped(verdict.evidence)}</td></tr>"
+        f"<tr id={_claim_anchor(entry, verdict)}><td>{_marked(verdict.mark)}</td>"
+        f"<td>{escaped(verdict.claim.text)}<br><span class=soft>{escaped(_origin(verdict.claim))}; "
+        f"{escaped(verdict.claim.criterion)}</span></td><td>{escaped(verdict.evidence)}</td></tr>"
         for verdict in sorted(verdicts, key=lambda verdict: verdict.mark == UNKNOWN)
     )
     return (
         "<table class=claims><thead><tr><th></th><th>claim · source · criterion</th>"
         f"<th>evidence</th></tr></thead>\n<tbody>{rows}</tbody></table>"
     )
+
+
+def _origin(claim: Claim) -> str:
+    """Return a claim's number, if it has one, and where it is made."""
+    return f"claim {claim.number} ({claim.source})" if claim.number else claim.source
 
 
 def _marked(mark: str) -> str:

@@ -3,12 +3,13 @@
 Each paper is a folder in papers/ that defines one `Paper`; papers/__init__.py lists them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from utils.report.figures import styled
-from utils.report.results import DAMAGED, Missing, Results, RunResult, why_not
+from utils.report.results import DAMAGED, Missing, Results, RunResult, or_none, why_not
 from utils.report.tables import Table
 
 from matplotlib.figure import Figure
@@ -54,6 +55,35 @@ MARKS = {  # their signs and styles
 }  # fmt: skip
 
 
+CLEAR = 2  # standard errors from a threshold decide
+
+
+def is_below(value: float, limit: float, error: float = 0.0) -> bool | None:
+    """Say whether a value is below a limit; None if that is within CLEAR standard errors."""
+    if abs(value - limit) < CLEAR * error:
+        return None
+    return value < limit
+
+
+def decide(parts: Sequence[bool | None], rule: Callable[[Sequence[bool]], str]) -> str:
+    """Return the mark for parts of a criterion; no verdict if it depends on one that is unknown.
+
+    The rule must not give a worse mark if more parts are met.
+    """
+    best, worst = (
+        rule([unknown if part is None else part for part in parts]) for unknown in (True, False)
+    )
+    return best if best == worst else UNDECIDED
+
+
+def all_or_some(parts: Sequence[bool]) -> str:
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
+def all_or_half(parts: Sequence[bool]) -> str:
+    return HOLDS if all(parts) else PARTLY if 2 * sum(parts) >= len(parts) else FAILS
+
+
 class Finding(NamedTuple):
     """A claim's mark and the numbers behind it; `numbers` is the short form of `evidence`."""
 
@@ -73,6 +103,11 @@ class Claim:
     judge: Callable[[Results], Finding]
     in_short: dict[str, str] = field(default_factory=dict)  # by mark; empty for minor claims
     ours: bool = False  # not claimed by the paper, but a question that it leaves open
+    number: str = ""  # among the paper's claims, such as "4a", by which docs refer to it
+
+    @property
+    def name(self) -> str:
+        return self.judge.__name__
 
 
 def claim(text: str, **fields) -> Callable[[Callable], Claim]:
@@ -99,17 +134,26 @@ def judge(claim: Claim, results: Results) -> Verdict:
         return Verdict(claim, UNKNOWN, why_not(error, *runs), "")
     sentence = claim.in_short.get(finding.mark)
     if finding.mark == UNDECIDED and claim.in_short:
-        sentence = f"These runs do not decide “{claim.text.rstrip('.')}”"
+        sentence = sentence or "These runs do not decide it"
     in_short = f"{sentence}: {finding.numbers}." if sentence else ""
     return Verdict(claim, finding.mark, finding.evidence, in_short)
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A reader's question, and the claims, of any paper, that answer it in short."""
+    """A reader's question, advice, and the claims, of any paper, that it rests on.
+
+    Each part of the advice is computed from the papers' results, by name; "" says nothing.
+    """
 
     question: str
+    advice: tuple[Callable[[Mapping[str, Results]], str], ...]
     claims: tuple[Claim, ...]
+
+    def advise(self, results: Mapping[str, Results]) -> str:
+        """Return the advice, without the parts whose runs are missing or damaged."""
+        parts = (or_none(partial(part, results)) for part in self.advice)
+        return " ".join(filter(None, parts))
 
 
 # ---- what to show

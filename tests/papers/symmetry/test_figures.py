@@ -3,6 +3,7 @@
 import json
 
 from papers.symmetry import figures
+from papers.symmetry.quality_figures import looks_of
 from tests.drawn import assert_readable, line_of
 
 import numpy as np
@@ -61,6 +62,18 @@ def test_intervention_draws_changes(cells):
     points = drawn.axes[0].collections[0].get_offsets()
     np.testing.assert_allclose(points, [[0.8, 0.1], [0.8, 0]], atol=1e-12)
     np.testing.assert_allclose(drawn.axes[3].collections[0].get_offsets(), [[0.3, -0.1]])
+    assert all(axis.get_legend() is None for axis in drawn.axes)  # it would cover points
+    explained = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert explained == ["mlp", "lenet", "SGD", "SGD with momentum"]
+
+
+def test_posteriors_differ_in_marker_and_colour():
+    looks = looks_of(["networks", "hmc", *"abcdefgh"])
+    others = [look for name, look in looks.items() if len(name) == 1]
+    assert len({marker for marker, _ in looks.values()}) == 10
+    assert len({color for _, color in others}) == 8
+    many = looks_of([str(k) for k in range(88)])
+    assert len(set(many.values())) == 88
 
 
 def test_cells_that_diverged_are_not_drawn(cells):

@@ -15,8 +15,9 @@ from papers.symmetry.quality_claims import (
     several_modes_are_more_diverse,
 )
 from papers.symmetry.quality_tables import quality_tables
+from papers.symmetry.table1 import COMPARED, published_rows, published_tables
 from utils.quality.scores import QUALITY
-from utils.report.paper import FAILS, HOLDS, PARTLY, UNKNOWN, judge
+from utils.report.paper import FAILS, HOLDS, PARTLY, UNDECIDED, UNKNOWN, judge
 from utils.report.results import Results, RunResult
 
 import pytest
@@ -77,7 +78,7 @@ def test_several_modes_are_better(tmp_path):
     unclear = table()
     for each in unclear:
         each["scores"] |= dict.fromkeys(SCORES, 0.5)
-    assert mark(several_modes_are_better, tmp_path, unclear) == PARTLY  # nothing can be told
+    assert mark(several_modes_are_better, tmp_path, unclear) == UNDECIDED
     fewer = [each | {"samples": 10} if each["modes"] == "one" else each for each in table()]
     assert mark(several_modes_are_better, tmp_path, fewer) == UNKNOWN
 
@@ -95,7 +96,7 @@ def test_several_modes_are_more_diverse(tmp_path):
 @pytest.mark.parametrize(
     ("low", "high", "p", "expected"),
     [
-        (-0.2, 0.2, 0.9, HOLDS), (-0.6, 0.6, 0.9, PARTLY), (0.4, 0.9, 0.001, FAILS),
+        (-0.2, 0.2, 0.9, HOLDS), (-0.6, 0.6, 0.9, UNDECIDED), (0.4, 0.9, 0.001, FAILS),
         (None, None, None, UNKNOWN),
     ],
 )  # fmt: skip
@@ -172,7 +173,7 @@ def test_plain_networks_beside_other_methods(tmp_path):
     networks["nll"], a["nll"], b["nll"] = 0.4, 0.45, 0.5
     assert mark(plain_networks_suffice, tmp_path, rows, {}) == HOLDS
     a["nll"] = 0.4
-    assert mark(plain_networks_suffice, tmp_path, rows, {}) == PARTLY  # cannot be told
+    assert mark(plain_networks_suffice, tmp_path, rows, {}) == UNDECIDED
     a["nll"] = 0.3
     assert mark(plain_networks_suffice, tmp_path, rows, {}) == PARTLY
     b["nll"] = 0.3
@@ -222,3 +223,28 @@ def test_tables_of_both_references_and_of_power_with_few_modes():
     assert related.rows[1][2:] == ["–"] * 3
     assert first.rows == [["weights", "0.50 (0.25)"]]
     assert second.rows == [["weights", "0.50"]]
+
+
+def test_the_papers_table_1_is_as_printed():
+    rows = published_rows()
+    assert {data: len(each) for data, each in rows.items()} == {"CIFAR-100": 10, "TinyImageNet": 8}
+    assert {len(row) for each in rows.values() for row in each.values()} == {10}
+    assert rows["CIFAR-100"]["VI", "one"]["accuracy"] == 57.9
+    assert rows["TinyImageNet"]["networks", "multi"]["mi_outside"] == 83.4
+
+
+def test_our_rows_stand_beside_the_papers():
+    rows = [row("dropout", "one", 0.5), row("dropout", "multi", 0.6), row("other", "one", 0.5)]
+    rows[1]["scores"]["scaled_ece"] = 0.51  # within two errors of 0.5
+    scores, signs = published_tables(rows, "a network", "MNIST")
+    assert sum(line[2].startswith("paper") for line in scores.rows) == 18
+    ours = [line for line in scores.rows if line[2] == "ours, MNIST"]
+    assert [line[:2] for line in ours] == [["dropout", "one"], ["dropout", "several"]]
+    assert ours[0][3] == "50.0 ± 1.0"
+    assert ["dropout", "one", "paper, CIFAR-100", "74.2"] in [line[:4] for line in scores.rows]
+    by_source = {(line[0], line[1]): line[2:] for line in signs.rows}
+    assert by_source["dropout", "paper, CIFAR-100"] == list("+−−−+++")
+    assert by_source["dropout", "ours, MNIST"] == list("+−?−−++")
+    assert "Of the 6 signs of ours that are clear, 5 are" in signs.note
+    assert ("SGHMC", "paper, CIFAR-100") not in by_source  # several modes of it are not there
+    assert len(COMPARED) == len(signs.head) - 2

@@ -65,6 +65,23 @@ def test_one_network_is_singular(write):
     assert table.title == "1 network: optunet for [1, 28, 28]"
 
 
+def test_pairs_of_networks_stand_beside_the_papers(write):
+    side = {"mean": 0.0747, "quantiles": [0.024, 0.07, 0.131], "disagreement": 0.15,
+            "relative_deviation_without_image_noise": 0.139}  # fmt: skip
+    summary = {
+        "networks": 1000, "ood": "FashionMNIST", "inside": side, "outside": side | {"mean": 0.3},
+        "correlation": {"rho": 0.4, "low": 0.37, "high": 0.43, "p": 0.005},
+        "groups": {"copies": {"inside": 0.0036, "outside": 0.0064}},
+    }  # fmt: skip
+    (table,) = tables.pairs_of_networks(write("symmetry_diversity", "summary.json", summary))
+    rows = {name: values for name, *values in table.rows}
+    assert rows["MI in distribution [nats]"] == [
+        "0.1075 (0.1035 to 0.112)", "0.0747 (0.024 to 0.131)",
+    ]  # fmt: skip
+    assert rows["rank correlation of both"] == ["no slope", "0.40 (0.37 to 0.43)"]
+    assert ["–", "13.9, 13.9"] in rows.values()
+
+
 def test_projection_is_compared_cell_by_cell(write):
     scores = {"nll": 0.3, "calibration_error": 0.01, "barrier": 0.1}
     cells = [
