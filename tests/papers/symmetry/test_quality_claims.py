@@ -117,7 +117,7 @@ def test_each_question_has_its_own_verdict_and_correction(tmp_path):
     among = alone | {f"{space}/ece": UNCLEAR for space in ("canonical", "rebased")}
     cells = {"rows": unclear, "modes": alone, "hmc": {"rows": among, "modes": alone}}
     for claim in (no_correlation, no_correlation_beside_hmc):
-        assert mark(claim, tmp_path, table(), cells) == PARTLY
+        assert mark(claim, tmp_path, table(), cells) == UNDECIDED
     for claim in (no_correlation_of_modes, no_correlation_of_modes_beside_hmc):
         assert mark(claim, tmp_path, table(), cells) == FAILS
     results = Results("", "MNIST", {"symmetry_table": RunResult("", tmp_path)})
@@ -128,7 +128,7 @@ def test_each_question_has_its_own_verdict_and_correction(tmp_path):
     del cells["hmc"]
     for claim in (no_correlation_beside_hmc, no_correlation_of_modes_beside_hmc):
         assert mark(claim, tmp_path, table(), cells) == UNKNOWN  # a run of an earlier version
-    assert mark(no_correlation, tmp_path, table(), cells) == PARTLY
+    assert mark(no_correlation, tmp_path, table(), cells) == UNDECIDED
 
 
 ORDER = {"tau": 0.8, "low": 0.6, "high": 1.0, "count": 10, "several": None}
