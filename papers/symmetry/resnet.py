@@ -6,38 +6,38 @@ OptuNets. VI and SGHMC are left out, because they refuse batch normalisation.
 
 from dataclasses import replace
 
+from papers.compact.plan import HOUR
 from papers.symmetry import quality_claims
 from papers.symmetry.paper import PAPER
 from utils.report.paper import Plan, Step
 
-HOUR = 3600  # on a GPU, guessed: we have none
 DATASET = "CIFAR100"
-APPROXIMATIONS = ("dropout", "SWAG", "Laplace", "snapshot")
+BATCH_NORM_METHODS = ("dropout", "SWAG", "Laplace", "snapshot")
 
 
-def step(script: str, kind: str, config: str, hours: float, **fields) -> Step:
-    """Return a step of the paper preset that needs a GPU."""
+def gpu_step(script: str, kind: str, config: str, hours: float, **fields) -> Step:
+    """Return a step of the paper preset on a GPU; its hours are guessed, as we have none."""
     plan = {"paper": Plan(config, hours * HOUR)}
     return Step(script, kind, plan, dataset=DATASET, needs_gpu=True, **fields)
 
 
-def training(kind: str, method: str, config: str, modes: int, hours: float, prefix="") -> Step:
+def train_step(kind: str, method: str, config: str, modes: int, hours: float, prefix="") -> Step:
     arguments = ("--method", method, "--num_modes", str(modes))
-    return step("train", kind, config, hours, arguments=arguments, prefix=prefix)
+    return gpu_step("train", kind, config, hours, arguments=arguments, prefix=prefix)
 
 
 RESNET_STEPS = (
     # One run: Figure 3 and Table 1 call it by different names.
-    training("sgd", "sgd", "resnet18", 100, 65),
-    training("networks", "sgd", "resnet18", 100, 65, prefix="sgd"),
+    train_step("sgd", "sgd", "resnet18", 100, 65),
+    train_step("networks", "sgd", "resnet18", 100, 65, prefix="sgd"),
     *(
-        training(kind, kind.lower(), f"{kind.lower()}_resnet18", 5, hours)
-        for kind, hours in zip(APPROXIMATIONS, (4, 4, 4, 13), strict=True)
+        train_step(kind, kind.lower(), f"{kind.lower()}_resnet18", 5, hours)
+        for kind, hours in zip(BATCH_NORM_METHODS, (4, 4, 4, 13), strict=True)
     ),
-    step("symmetry_diversity", "symmetry_diversity", "paper", 2, inputs=(("networks", "sgd"),)),
-    step(
+    gpu_step("symmetry_diversity", "symmetry_diversity", "paper", 2, inputs=(("networks", "sgd"),)),
+    gpu_step(
         "symmetry_table", "symmetry_table", "resnet18", 3, inputs=(("networks", "networks"),),
-        posteriors=APPROXIMATIONS,
+        posteriors=BATCH_NORM_METHODS,
     ),
 )  # fmt: skip
 CLAIMS = (
