@@ -20,7 +20,7 @@ from utils.settings.wording import plural
 import numpy as np
 
 AllResults = Mapping[str, Results]  # by paper
-ALIKE = 0.98  # agreement from which methods predict alike
+PREDICTS_ALIKE = 0.98  # agreement from which methods predict alike
 WORTH_WHILE = 0.002  # the least gain of accuracy
 
 # ---- what symmetries do
@@ -152,7 +152,7 @@ def when_to_run_hmc(results: AllResults) -> str:
     )
     advice = (
         "run HMC for a reference, not for predictions"
-        if min(near.values()) >= ALIKE
+        if min(near.values()) >= PREDICTS_ALIKE
         else "run HMC where the difference matters"
     )
     images = results["symmetry"].runs["networks"].config["num_train"]

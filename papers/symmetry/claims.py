@@ -6,7 +6,7 @@ The criteria are ours: the paper gives no thresholds.
 import itertools
 import math
 
-from papers.symmetry.values import published
+from papers.symmetry.values import SIGNIFICANT, published
 from utils.report.paper import (
     FAILS,
     HOLDS,
@@ -25,7 +25,6 @@ from utils.settings.wording import plural
 
 import numpy as np
 
-SIGNIFICANT = 0.01  # p value
 FEWEST_EXPECTED = 5  # networks expected in each order, as χ² needs
 ENOUGH_DRAWS = 100  # to tell that a chain passes: a share of one half has an error of 0.05
 SLIGHT = 0.01  # of agreement: a smaller gain is none

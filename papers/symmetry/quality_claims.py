@@ -3,10 +3,9 @@
 The paper gives no thresholds, so the criteria are ours.
 """
 
-from papers.symmetry.claims import SIGNIFICANT
 from papers.symmetry.quality_tables import ORDERED, SCORES, WEIGHTS
 from papers.symmetry.table1 import change
-from papers.symmetry.values import published
+from papers.symmetry.values import SIGNIFICANT, published
 from utils.report.paper import (
     CLEAR,
     FAILS,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from papers.symmetry.claims import SIGNIFICANT
+from papers.symmetry.values import SIGNIFICANT
 from utils.distances.spaces import TITLES
 from utils.quality.scores import QUALITY
 from utils.report.tables import Table, number, with_known_error

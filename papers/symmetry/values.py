@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+SIGNIFICANT = 0.01  # p value from which a claim is judged by it
+
 
 def published(name: str) -> dict:
     """Return numbers that the paper prints, or that were read off its figures."""
