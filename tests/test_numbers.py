@@ -101,6 +101,9 @@ SPACES = {
 }  # fmt: skip
 
 
+WEIGHTS = ("weights", "canonical", "rebased")
+
+
 def rows_of(folder: str) -> list[dict]:
     return laptop("posteriors") if folder == "laptop" else stored(f"{folder}/table.json")
 
@@ -487,10 +490,7 @@ def test_chains_of_optunet_are_those_of_their_run():
         ["region A", f"{min(potentials):.0f} to {max(potentials):.0f}", weights[0]],
         ["region B", f"{out[0]['mean_potential']:.0f}", weights[1]],
     ]
-    gap = min(chain["log_weight"] for chain in kept) - out[0]["log_weight"]
     text = words(page("hmc.md"))
-    assert f"region B holds less than e^-{math.floor(gap)} of the posterior" in text
-    assert f"less than e^-{math.floor(gap)} of the posterior" in words(page("quality.md"))
     for row, name in zip(diagnostics.rows, (*FUNCTIONS, "invariants"), strict=True):
         found = run["diagnostics"][name]
         assert row[1] == f"{found['largest_rhat']:.3f}"
