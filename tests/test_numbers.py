@@ -101,9 +101,6 @@ SPACES = {
 }  # fmt: skip
 
 
-WEIGHTS = ("weights", "canonical", "rebased")
-
-
 def rows_of(folder: str) -> list[dict]:
     return laptop("posteriors") if folder == "laptop" else stored(f"{folder}/table.json")
 
