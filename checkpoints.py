@@ -147,7 +147,8 @@ def export(options: argparse.Namespace) -> None:
         else:
             with progress_bar(count, "writing", unit="network", items=posterior) as rows:
                 save_named_samples(folder, posterior.network, rows, count, dtype)
-            networks = describe_set(folder, name, run, dtype, options.licence, options.data_dir)
+            data = load_dataset(run.dataset, options.data_dir) if run.dataset else None
+            networks = describe_set(folder, name, run, dtype, options.licence, data)
             (folder / "README.md").write_text(card(networks))
             contents = "README.md is their card"
     print(f"Wrote {plural(count, 'network')} to {place}: {contents}.")

@@ -416,7 +416,7 @@ def sentences_on_posteriors(numbers: dict) -> list[str]:
     planned = sum(plans.values()) / 3600
     apart, none = (hmc["distances"]["hmc"][space]["value"] for space in ("weights", "rebased"))
     return [
-        f"R-hat at most {max(chain[name]['largest_rhat'] for name in counted):.3f};",
+        f"R-hat at most {max(chain[name]['largest_rhat'] for name in counted):.3f});",
         f"(MMD² {apart:.2f}); without symmetries there is no difference (−{-none:.3f})",
         f"matched by {settings['matching']} and with {settings['num_draws']} draws, agreement of "
         f"q_r with HMC is {agreement['minimum mass']:.2f} without scales instead of "

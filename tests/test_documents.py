@@ -91,8 +91,10 @@ SCORES = {  # of columns in docs/compact.md: key, digits, and factor of what is 
 }  # fmt: skip
 WAYS = "rebased", "mean_reference", "contribution", "contribution_to_mean", "consensus"
 SCALED = (
-    "rebased", "rebased_tau", "rebased_repair", "consensus", "consensus_tau", "consensus_taus",
-    "consensus_repair", "consensus_repair_tau", "low_rank", "vi", "ensemble_sample",
+    "rebased", "rebased_tau", "rebased_repair", "contribution", "contribution_tau",
+    "contribution_to_mean", "contribution_to_mean_tau", "consensus", "consensus_tau",
+    "consensus_taus", "consensus_repair", "consensus_repair_tau", "low_rank", "vi",
+    "ensemble_sample",
 )  # fmt: skip
 CONTROL = "direct", "rebased", "mean_reference", "contribution"
 
@@ -119,6 +121,41 @@ def test_compact_forms_are_those_of_their_evaluation(start, keys, name):
                 score, digits, factor = SCORES[title]
                 value, error = (factor * each[column][score] for each in (values, errors))
                 assert cell.rstrip(" %") == f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def test_samples_beside_gaussians_are_those_of_their_evaluation():
+    held_out = stored_limits()["held_out"]
+    text = (DOCS / "compact.md").read_text()
+    table = text[text.index("| fitted to the first half") :].split("\n\n")[0].splitlines()
+    assert len(table) - 2 == len(held_out)
+    for line, found in zip(table[2:], held_out.values(), strict=True):
+        cells = [cell.strip().split(" ± ")[0] for cell in line.split("|")[2:-1]]
+        names = (("total_variation", 3, 1), ("agreement", 3, 1), ("accuracy", 1, 100),
+                 ("nll", 3, 1), ("ece", 3, 1))  # fmt: skip
+        assert cells == [f"{factor * found[name]:.{d}f}" for name, d, factor in names]
+
+
+def test_limits_of_q_r_are_those_of_the_evaluation():
+    limits, text = stored_limits(), " ".join((DOCS / "compact.md").read_text().split())
+    rows = {row["draws"]: row for row in limits["draws"]["rows"]}
+    listed = [
+        f"{rows[n]['agreement']:.3f} ± {rows[n]['agreement_error']:.3f}" for n in (5, 20, 100, 500)
+    ]
+    limit = limits["draws"]["limit"]
+    expected = [
+        f"{', '.join(listed)} and {rows[1000]['agreement']:.3f}.",
+        f"it is {limit['agreement']:.3f} ± {limit['agreement_error']:.3f}.",
+    ]
+    for found in (limits["reliability"], {k: v["reliability"] for k, v in limits["null"].items()}):
+        part = found["hmc_rebased"]
+        halves = [part[g][of]["halves"] for of in ("mean", "std") for g in ("W1", "W2")]
+        expected += [f"{value:.2f}".replace("-", "−") for value in halves]
+    assert [each for each in expected if each not in text] == []
+
+
+def stored_limits() -> dict:
+    path = RESULTS / "mlp-MNIST" / "eval" / "diagnostics.json"
+    return json.loads(path.read_text())["limits"]
 
 
 def test_biases_of_samplers_are_those_of_their_run():

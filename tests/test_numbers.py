@@ -4,13 +4,14 @@ import csv
 import json
 import math
 import re
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from papers.symmetry import quality_claims
 from tests.conftest import REPOSITORY
 
 import pytest
+from scipy.stats import t
 
 RESULTS = REPOSITORY / "results"
 
@@ -488,6 +489,15 @@ def test_chains_of_optunet_are_those_of_their_run():
         ["region B", f"{out[0]['mean_potential']:.0f}", weights[1]],
     ]
     text = words(page("hmc.md"))
+    kept_weights = [chain["log_weight"] for chain in kept]
+    gap, spread = fmean(kept_weights) - out[0]["log_weight"], stdev(kept_weights)
+    limit = gap - t.ppf(0.99, len(kept) - 1) * spread * (1 + 1 / len(kept)) ** 0.5
+    assert f"estimated to hold e^-{gap:.0f} of the posterior" in text
+    assert (
+        f"deviation of {spread:.1f} nats, so the 99 % limit of this estimate is e^-{limit:.0f}"
+        in text
+    )
+    assert f"e^-{gap:.0f} of the posterior (99 % limit e^-{limit:.0f};" in words(page("quality.md"))
     for row, name in zip(diagnostics.rows, (*FUNCTIONS, "invariants"), strict=True):
         found = run["diagnostics"][name]
         assert row[1] == f"{found['largest_rhat']:.3f}"

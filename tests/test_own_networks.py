@@ -474,7 +474,7 @@ def write_files(tmp_path) -> list[nn.Sequential]:
 def test_the_pages_commands_run(own, script, tmp_path, data_dir):
     """The example from the repository's folder in a process of its own; the rest in this one."""
     write_files(tmp_path)
-    networks, samples, evaluation = commands()
+    networks, samples, evaluation, *scored = commands()
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = subprocess.run(
         [sys.executable, *networks], cwd=tmp_path, text=True, capture_output=True,
@@ -491,6 +491,10 @@ def test_the_pages_commands_run(own, script, tmp_path, data_dir):
     assert ended.returncode == 0, ended.stderr
     table = read(tmp_path / "default/eval-MNIST-quick-mine/table1.json")
     assert "hmc_rebased" in table
+    for program, path, flag, gold in scored:  # tests/test_score.py runs such commands
+        assert (program, flag) == ("score.py", "--gold")
+        assert (tmp_path / path).exists()
+        assert (REPOSITORY / "results" / "gold" / f"{gold}.npz").exists()
 
 
 def test_the_pages_lines_of_python_run():

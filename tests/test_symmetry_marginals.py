@@ -53,7 +53,7 @@ def test_independent_networks_pass_and_a_chain_that_stays_cannot_be_judged(
         assert chain["as they are"]["p_uncorrected"] < 0.001
         assert chain["shuffled"]["p_uncorrected"] > 0.001
         assert max(chain["rebased"]["counts"]) == 100
-    assert "holds in part" in done.stdout
+    assert "no verdict" in done.stdout
 
 
 def test_views_are_orders_of_the_same_units():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from utils.data.datasets import Dataset, load_dataset
+from utils.data.datasets import Dataset
 from utils.evaluation.metrics import accuracy, mean_nll, scores
 from utils.evaluation.predictions import PartPredictions, predict_samples
 from utils.networks.predictions import class_probabilities
@@ -24,20 +24,19 @@ OWN_SCORES = ("sample_accuracy", "nll", "ece", "brier")  # of HMC's predictions,
 
 
 def describe_set(
-    folder: Path, name: str, run: PastRun, dtype: torch.dtype, licence: str, data_dir: str
+    folder: Path, name: str, run: PastRun, dtype: torch.dtype, licence: str, data: Dataset | None
 ) -> NetworkSet:
     """Return what the card says of the networks of a run, as they are in a folder.
 
-    Their scores go to networks.csv in this folder.
+    Their scores, on the run's data set, go to networks.csv in this folder.
     """
     posterior, summary = open_posterior(folder), read_mapping(run.directory / "summary.json")
     networks = NetworkSet(
         name, posterior.network, len(posterior), dtype, licence, run.config, run.meta, run.dataset,
         summary.get("failed"),
     )  # fmt: skip
-    if run.dataset is None:
+    if data is None:
         return networks
-    data = load_dataset(run.dataset, data_dir)
     hits, nlls, average = score_networks(posterior, inputs_for(posterior.network, data))
     save_scores(folder / "networks.csv", open_posterior(run.path).known("modes"), hits, nlls)
     normalisation = data.normalisation(posterior.network.normalisation)
