@@ -185,7 +185,8 @@ def test_answers_to_a_referee_have_the_numbers_of_the_laptop_run():
     found, curves = numbers["evaluation"], numbers["pruning"]["curves"]["all"]
 
     def pruned(curve: str) -> str:
-        return f"{100 * curves[curve]['sparsity']['0.05']:.0f} %"
+        share = 100 * curves[curve]["sparsity"]["0.05"]
+        return f"{share:.0f} %" if share >= 0.6 else f"{share:.1f} %"
 
     std = [found["correlations"][frame]["ensemble and vi"]["std"] for frame in ("after", "before")]
     averages = [found["average_std"][frame]["hmc"] for frame in ("before", "after")]
