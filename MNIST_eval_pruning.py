@@ -19,7 +19,7 @@ lost accuracy, with errors), sigma_histograms.npz (σ before and after rebasin),
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from papers.compact import weight_figures
@@ -52,6 +52,9 @@ class PruningConfig(Config):
     eval: str = option(
         NEWEST, "run of MNIST_eval.py, or newest: the batch's finished one", changeable=True
     )
+    num_images: int | None = option(
+        None, "test images to score on, from the first on; none: all", minimum=2
+    )
 
 
 def main(config: PruningConfig) -> None:
@@ -68,6 +71,8 @@ def main(config: PruningConfig) -> None:
     print(f"Posteriors of {source}")
     data = load_dataset(config.dataset, config.data_dir)
     data = inputs_for(space.network, data).to(device)
+    images, labels = data.test_images[: config.num_images], data.test_labels[: config.num_images]
+    data = replace(data, test_images=images, test_labels=labels)
     run = open_run(config, KIND, device, inputs)
     check_space(run.directory, memory_bytes=500 * len(space.alive), disk_bytes=1e6)
     run.save_arrays("sigma_histograms.npz", **std_histograms(space))
