@@ -1,11 +1,12 @@
 """Noise on dead pixels, where the answer is known."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from tests.evaluation.toy_setting import NETWORK, noisy_copies, setting
 from tests.symmetry.planted import any_permutation
 from utils.data.datasets import RIDGE
-from utils.evaluation.limits import dead_pixel_noise, networks_beside, noisy_networks
+from utils.evaluation.limits import Networks, dead_pixel_noise, networks_beside, noisy_networks
 from utils.evaluation.metrics import mean_nll
 from utils.evaluation.predictions import DIRECT, REBASED, Column
 from utils.evaluation.views import Fit, Views
@@ -43,6 +44,20 @@ def test_where_no_pixel_is_dead_there_is_no_result():
     where = setting()
     where.data.train_images.fill_(1)
     assert dead_pixel_noise(where, {}, {}) is None
+
+
+def test_images_may_be_bytes():
+    """As they are in files: any() and ~ of uint8 are no truth values."""
+    where, weights = setting(study_samples=4), noisy_copies(4, noise=0)
+    stored = (255 * where.images.train_images).round().to(torch.uint8)
+    images = replace(where.images, train_images=stored, test_images=stored)
+    chosen = {"own": Networks(NETWORK, list(weights))}
+    found, expected = (
+        dead_pixel_noise(each, chosen, {}) for each in (replace(where, images=images), where)
+    )
+    assert found["blank_pixels"] == expected["blank_pixels"] == 3
+    for row, other in zip(found["rows"]["own"], expected["rows"]["own"], strict=True):
+        assert row["nll"] == pytest.approx(other["nll"], rel=0.02)
 
 
 def test_noise_passes_through_empcov_s_root():

@@ -331,7 +331,7 @@ def dead_pixel_noise(
     al. 2021, "Dangers of Bayesian model averaging under covariate shift"). The noise is on the
     images, before a network normalises them or multiplies them by EmpCov's root.
     """
-    dead = ~setting.images.train_images.any(0)
+    dead = ~setting.images.train_images.bool().any(0)  # any() of uint8 is uint8
     if setting.network.pixel_slot is None or not dead.any():
         return None
     some = slice(setting.config.study_images)
