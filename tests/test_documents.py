@@ -158,17 +158,18 @@ def stored_limits() -> dict:
     return json.loads(path.read_text())["limits"]
 
 
-def test_biases_of_samplers_are_those_of_their_run():
+@pytest.mark.parametrize("name", ["tiny", "quick"])
+def test_biases_of_samplers_are_those_of_their_run(name):
     text = (DOCS / "methods.md").read_text()
-    records = (RESULTS / "sampler-bias" / "tiny.jsonl").read_text().splitlines()
+    records = (RESULTS / "sampler-bias" / f"{name}.jsonl").read_text().splitlines()
     for cell in map(json.loads, records[1:]):
         scores = [
-            f"{cell[name]:.3f} ± {cell[f'{name}_error']:.3f}"
-            for name in ("total_variation", "nll_difference", "ece_difference")
+            f"{cell[score]:.3f} ± {cell[f'{score}_error']:.3f}"
+            for score in ("total_variation", "nll_difference", "ece_difference")
         ]
         moments = [
             f"{100 * each['bias']:.1f} ± {100 * each['error']:.1f} %"
-            for each in (cell["second_moments"][name] for name in ("W1", "W2"))
+            for each in (cell["second_moments"][group] for group in ("W1", "W2"))
         ]
         line = " | ".join([f"{cell['rate']:g}", f"{cell['temperature']:.3f}", *scores, *moments])
         assert f"| {line.replace('-', '−')} |" in text
