@@ -95,14 +95,23 @@ def find_limits(
 
 
 def draw_curve(probabilities: Sequence[Tensor], truth: Tensor) -> dict:
-    """Return agreement and TV with averages of n draws, over disjoint batches, by n."""
+    """Return agreement and TV with averages of n draws, by n, and what they tend to."""
+    counts = [n for n in COUNTS if n <= len(probabilities)]
+    rows = rows_by_count(probabilities, truth, counts)
+    return {"rows": rows, "limit": limit_of(probabilities, truth)}
+
+
+def rows_by_count(
+    probabilities: Sequence[Tensor], truth: Tensor, counts: Sequence[int]
+) -> list[dict]:
+    """Score averages of n draws, over disjoint batches, for each n."""
     rows = []
-    for count in (n for n in COUNTS if n <= len(probabilities)):
+    for count in counts:
         starts = range(0, len(probabilities) - count + 1, count)
         batches = [sum(probabilities[start : start + count]) / count for start in starts]
         scored = [closeness(batch, truth) for batch in batches]
         rows.append({"draws": count, "batches": len(batches), **mean_and_error(scored)})
-    return {"rows": rows, "limit": limit_of(probabilities, truth)}
+    return rows
 
 
 def mean_and_error(scored: Sequence[dict[str, float]]) -> dict[str, float | None]:
@@ -129,12 +138,8 @@ def limit_of(probabilities: Sequence[Tensor], truth: Tensor) -> dict[str, float]
         return None
 
     def fitted(draws: Sequence[Tensor]) -> dict[str, float]:
-        rows = []
-        for count in counts:
-            starts = range(0, len(draws) - count + 1, count)
-            scored = [closeness(sum(draws[k : k + count]) / count, truth) for k in starts]
-            rows.append({"draws": count, **mean_and_error(scored)})
-        return {name: extrapolate(rows, name) for name in scored[0]}
+        rows = rows_by_count(draws, truth, counts)
+        return {name: extrapolate(rows, name) for name in ("agreement", "total_variation")}
 
     whole = fitted(probabilities)
     without = [
@@ -206,6 +211,7 @@ def held_out(
         sets = [predicted[k :: middle // count][:count] for k in range(middle // count)]
         scored = mean_and_error([score(sum(each) / count) for each in sets])
         rows[plural(count, "sample")] = scored
+    search = tau_search(setting, first)
     orders: dict[str, list[Transformation]] = {
         "as they are": [Transformation(network)] * middle,
         "shuffled": [
@@ -223,7 +229,6 @@ def held_out(
         posteriors = {"Gaussian": gaussian, "low rank": fit.gaussian()}
         if name not in ("as they are", "shuffled"):
             rows[f"mean, {name}"] = score(class_probabilities(network, gaussian.mean, images))
-            search = tau_search(setting, first)
             refine = search.best(Refinement(network), gaussian, by_layers=False)
             posteriors["Gaussian with τ"] = refine(gaussian)
         for kind, posterior in posteriors.items():
